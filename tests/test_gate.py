@@ -111,6 +111,45 @@ def test_the_metrics_over_all_records_are_those_of_keras(model):
     assert (high - low) / 2 == pytest.approx(exact, rel=0.15)
 
 
+def test_the_metrics_of_a_slice_are_those_of_keras(model):
+    block = records(3000, wrong=0.05)
+    crossed = ["country", {"column": "age", "buckets": [40]}]
+    rules = [
+        Rule(kind="at_least", metric="auc", bound=0.1, slices=["country"]),
+        Rule(kind="at_least", metric="f1_score", bound=0.1, slices=["country"]),
+        Rule(kind="at_most", metric="loss", bound=9.0, slices=["country", crossed]),
+        Rule(kind="at_least", metric="accuracy", bound=0.1, slices=[crossed]),
+    ]
+    outcome = judged(model, rules, block)
+    computed = {
+        "auc": keras.metrics.AUC(),
+        "f1_score": keras.metrics.F1Score(),
+        "loss": keras.metrics.BinaryCrossentropy(),
+        "accuracy": keras.metrics.BinaryAccuracy(),
+    }
+    countries = [f"country={each}" for each in ("DE", "FR", "IT")]
+    ages = [f"{each}, age{age}" for each in countries for age in ("<40", ">=40")]
+    found = [(each.metric, each.slice) for each in outcome.verdicts]
+    expected = {"auc": countries, "f1_score": countries, "loss": countries + ages, "accuracy": ages}
+    assert found == [
+        (metric, slice_)
+        for metric, slices in expected.items()
+        for slice_ in ("all records", *slices)
+    ]
+    for each in outcome.verdicts:
+        rows = np.ones(3000, bool)
+        for part in filter(None, each.slice.removeprefix("all records").split(", ")):
+            if part.startswith("country"):
+                rows &= block.features["country"] == part.split("=")[1].encode()
+            else:
+                rows &= (block.features["age"] < 40) == (part == "age<40")
+        metric = computed[each.metric]
+        metric.reset_state()
+        metric.update_state(tf.cast(block.y[rows], tf.float32), block.predictions[CANDIDATE][rows])
+        assert each.records == rows.sum()
+        assert each.value == pytest.approx(float(np.mean(metric.result())), abs=1e-5), each.slice
+
+
 def test_the_interval_of_a_rate_ends_at_1_and_that_of_a_loss_does_not(model):
     block = records(60, wrong=0.0)
     right = tf.cast(block.y, tf.float32)

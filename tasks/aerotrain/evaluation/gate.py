@@ -62,10 +62,13 @@ class Gate:
         self._better = check_rules(model, rules, compiled, schema, functions)
         self._metrics = CellMetrics(model, extra_metrics(rules, compiled, functions))
         self.columns = sorted({each for rule in rules for each in columns_of(rule.slices)})
-        self._slicings: dict[str, Slicing] = {"": Slicing()}
-        for rule in rules:
+        # Each slicing, and the names of the metrics that rules judge in its slices.
+        self._slicings: dict[str, tuple[Slicing, dict[str, None]]] = {}
+        for rule, name in zip(rules, self._names, strict=True):
             for given in rule.slices:
-                self._slicings[repr(given)] = slicing_of(given, schema, statistics)
+                slicing = slicing_of(given, schema, statistics)
+                _, names = self._slicings.setdefault(repr(given), (slicing, {}))
+                names[name] = None
 
     def judge(self, blocks: Iterable[Block], *, compared: bool) -> Outcome:
         """The outcome over all records of ``blocks``.
@@ -74,13 +77,17 @@ class Gate:
         need them have no verdict.
         """
         models = [CANDIDATE, BASELINE] if compared else [CANDIDATE]
-        sums = {key: Sums(self._metrics, each, models) for key, each in self._slicings.items()}
+        whole = Sums(self._metrics, None, Slicing(), models)
+        by_slicing = {
+            key: Sums(self._metrics, tuple(names), slicing, models)
+            for key, (slicing, names) in self._slicings.items()
+        }
         for number, block in enumerate(blocks):
             if not number:
                 self._metrics.build(block.y, block.predictions[CANDIDATE], block.weight)
-            for each in sums.values():
+            for each in (whole, *by_slicing.values()):
                 each.add(block)
-        judge, whole = Judge(self._better), sums[""]
+        judge = Judge(self._better)
         figures = judge.figures(whole, CANDIDATE, 0)
         baseline = judge.figures(whole, BASELINE, 0).values if compared else {}
         verdicts = [
@@ -88,7 +95,7 @@ class Gate:
             for rule, name in zip(self._rules, self._names, strict=True)
             if compared or rule.kind != Kind.NO_WORSE
             for verdict in judge.verdicts(
-                rule, name, [whole, *(sums[repr(each)] for each in rule.slices)]
+                rule, name, [whole, *(by_slicing[repr(each)] for each in rule.slices)]
             )
         ]
         intervals = {

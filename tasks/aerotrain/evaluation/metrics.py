@@ -23,6 +23,9 @@ States = list[NDArray[Any]]
 #: ``x``, ``y``, ``y_pred``, ``weight``, ``added_loss`` and ``masks`` of records.
 Records = tuple[Any, Any, Any, Any, tf.Tensor, Mapping[int, tf.Tensor]]
 
+#: The names of metrics, in their order; None are all of them.
+Names = tuple[str, ...] | None
+
 #: Metrics whose values are from 0 to 1.
 _RATES = (
     keras.metrics.Accuracy,
@@ -79,30 +82,50 @@ class CellMetrics:
     def _of_output(self, output: str | None, *structures: Any) -> list[Any]:
         return [chosen(each, output, self._outputs) for each in structures]
 
-    def states(self, records: Records, ends: NDArray[np.int64]) -> States:
+    def zeros(self, names: Names) -> list[NDArray[Any]]:
+        """The state of no records, of those metrics."""
+        return [self.zero[place] for place in self._places(names)]
+
+    def states(self, records: Records, ends: NDArray[np.int64], names: Names) -> States:
         """The state of each cell. Its records end before ``ends``, where those of the next begin.
 
         ``records`` are ``x``, ``y``, ``y_pred``, ``weight``, ``added_loss`` and ``masks`` of a
         block, structures of ``(records, …)``; ``x`` and ``weight`` may be None.
         """
-        states = self._states(records, tf.constant(ends))
+        states = self._states(records, tf.constant(ends), names)
         return [np.asarray(each) for each in states]
 
-    def results(self, states: States) -> dict[str, NDArray[np.float64]]:
+    def results(self, states: States, names: Names) -> dict[str, NDArray[np.float64]]:
         """The results of ``n`` states, by the name of the metric: ``(n,)`` each."""
-        given = self._results([tf.constant(each) for each in states])
+        given = self._results([tf.constant(each) for each in states], names)
         return {name: np.asarray(each, np.float64) for name, each in given.items()}
 
-    def _states_of(self, records: Records, ends: tf.Tensor) -> list[tf.Tensor]:
+    def _variables(self) -> list[Any]:
+        """What a state has the values of."""
+        others = [each for metric, _ in self._extra.values() for each in metric.variables]
+        return [*self._compiled.variables, *others]
+
+    def _places(self, names: Names) -> list[int]:
+        """The places of those metrics' variables among all."""
+        variables = self._variables()
+        if names is None or not self._by_name.keys() >= set(names):  # such as the loss
+            return list(range(len(variables)))
+        read = {id(each) for name in names for each in self._by_name[name].variables}
+        return [place for place, each in enumerate(variables) if id(each) in read]
+
+    def _states_of(self, records: Records, ends: tf.Tensor, names: Names) -> list[tf.Tensor]:
+        places = self._places(names)
         starts = tf.concat([[tf.constant(0, ends.dtype)], ends[:-1]], axis=0)
 
         def of_cell(place: tuple[tf.Tensor, tf.Tensor]) -> list[tf.Tensor]:
             def part(each: tf.Tensor | None) -> tf.Tensor | None:
                 return None if each is None else each[place[0] : place[1]]
 
-            return self._state(tf.nest.map_structure(part, records), place[1] - place[0])
+            state = self._state(tf.nest.map_structure(part, records), place[1] - place[0])
+            # What is not returned is not computed.
+            return [state[each] for each in places]
 
-        types = [tf.TensorSpec(each.shape, each.dtype) for each in self.zero]
+        types = [tf.TensorSpec(each.shape, each.dtype) for each in self.zeros(names)]
         return tf.map_fn(of_cell, (starts, ends), fn_output_signature=types)
 
     def _state(self, cell: Records, records: tf.Tensor) -> list[tf.Tensor]:
@@ -130,14 +153,16 @@ class CellMetrics:
         """Whether the values of the metric of that name are known to be from 0 to 1."""
         return isinstance(self._by_name.get(name), _RATES)
 
-    def undefined(self, states: States) -> frozenset[str]:
-        """The names of metrics that have no value for one state: an AUC without both classes.
+    def undefined(self, states: States, names: Names) -> frozenset[str]:
+        """Those metrics that have no value for one state: an AUC without both classes.
 
         Keras's value is 0 then.
         """
-        others = [each for metric, _ in self._extra.values() for each in metric.variables]
-        variables = [*self._compiled.variables, *others]
-        by_variable = {id(each): value for each, value in zip(variables, states, strict=True)}
+        variables = self._variables()
+        by_variable = {
+            id(variables[place]): value
+            for place, value in zip(self._places(names), states, strict=True)
+        }
 
         def lacks_a_class(metric: keras.metrics.AUC) -> bool:
             counts = (metric.true_positives, metric.false_negatives)
@@ -148,11 +173,22 @@ class CellMetrics:
         return frozenset(
             name
             for name, each in self._by_name.items()
-            if isinstance(each, keras.metrics.AUC) and lacks_a_class(each)
+            if isinstance(each, keras.metrics.AUC)
+            and (names is None or name in names)
+            and lacks_a_class(each)
         )
 
-    def _results_of(self, states: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-        return tf.vectorized_map(self._result, states)
+    def _results_of(self, states: list[tf.Tensor], names: Names) -> dict[str, tf.Tensor]:
+        places = self._places(names)
+
+        def results(known: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+            state = [tf.constant(each) for each in self.zero]
+            for place, each in zip(places, known, strict=True):
+                state[place] = each
+            found = self._result(state)
+            return {name: found[name] for name in found if names is None or name in names}
+
+        return tf.vectorized_map(results, states)
 
     def _result(self, states: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
         compiled = self._compiled

@@ -22,7 +22,7 @@ from aerotrain.training.model.keras_adapter import KERAS
 CANDIDATE, BASELINE = "candidate", "baseline"
 
 #: The most records of a block, and their bytes.
-_RECORDS, _BYTES = 2**19, 2**27
+_RECORDS, _BYTES = 2**20, 2**27
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Predictor:
         self._transform = tensorflow2.converted(transform)
         self._columns = columns
         self._group = group
-        self._function: Callable[[Any], Any] = tf.function(
-            self._predictions, autograph=False, reduce_retracing=True
+        self._function: Callable[[Iterator[Any]], Any] = tf.function(
+            self._next, autograph=False, reduce_retracing=True
         )
 
     def blocks(self, files: RecordFiles, records: int, batch_size: int) -> Iterator[Block]:
@@ -85,17 +85,25 @@ class Predictor:
             files, self._schema, self._inputs, records=records, batch_size=batch_size
         )
         parts: list[Any] = []
-        first, most = 0, 1
-        for number, (inputs, others) in enumerate(batches):
-            others |= self._function(inputs)
-            if not number:
-                most = max(1, min(_RECORDS, _BYTES // _bytes(others)) // batch_size)
-            parts.append(others)
+        first = most = 0
+        for batch in self._batches(iter(batches)):
+            if not most:
+                most = max(1, min(_RECORDS, _BYTES // _bytes(batch)) // batch_size)
+            parts.append(batch)
             if len(parts) == most:
                 yield _joined(parts, first)
                 parts, first = [], first + most * batch_size
         if parts:
             yield _joined(parts, first)
+
+    def _batches(self, iterator: Iterator[Any]) -> Iterator[dict[str, Any]]:
+        """What a block has of each batch."""
+        while True:
+            try:
+                batch = self._function(iterator)
+            except tf.errors.OutOfRangeError:
+                return
+            yield batch
 
     def _inputs(self, features: dict[str, tf.Tensor]) -> Any:
         """What the models take, and all else that belongs to a batch of records."""
@@ -113,9 +121,9 @@ class Predictor:
             others["groups"] = tf.strings.to_hash_bucket_fast(text, GROUPS)
         return (x, raw), others
 
-    def _predictions(self, inputs: tuple[Any, Any]) -> dict[str, Any]:
-        """What a block has of the models."""
-        x, raw = inputs
+    def _next(self, iterator: Iterator[Any]) -> dict[str, Any]:
+        """What a block has of the next batch."""
+        (x, raw), others = next(iterator)
         predictions = {CANDIDATE: KERAS.predict(self._model, x)}
         masks = keras3.masks_of(predictions[CANDIDATE])
         # Those of weights and of this call. ``evaluate`` adds them to the loss of the batch.
@@ -125,7 +133,7 @@ class Predictor:
                 predictions[name] = model.like(model.predict(raw), predictions[CANDIDATE])
         records = tf.shape(tf.nest.flatten(predictions)[0])[:1]
         added_loss = tf.fill(records, added)
-        return {"predictions": predictions, "added_loss": added_loss, "masks": masks}
+        return {**others, "predictions": predictions, "added_loss": added_loss, "masks": masks}
 
 
 def _reads_inputs(model: keras.Model) -> bool:
@@ -145,7 +153,7 @@ def _joined(parts: Sequence[Any], first: int) -> Block:
     whole = tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *parts)
     places = np.arange(first, first + len(whole["added_loss"]))
     return Block(
-        features={name: np.asarray(each) for name, each in whole["columns"].items()},
+        features=whole["columns"],
         groups=np.asarray(whole["groups"]) if "groups" in whole else places % GROUPS,
         y=whole["y"],
         weight=whole.get("weight"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError, nearest
@@ -21,7 +22,7 @@ MOST_VALUES = 200
 ALL = "all records"
 
 Statistics = Mapping[str, Mapping[str, Any]]
-Features = Mapping[str, NDArray[Any]]
+Features = Mapping[str, tf.Tensor | NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,11 @@ class _Cut:
         """The part of the slice's name that each record has, as its place in a list."""
         given = features[self.column]
         if not self.boundaries:
-            unique, places = np.unique(given, return_inverse=True)
-            return places, [self._part(each) for each in unique]
-        numbers = given.astype(np.float64)
+            # By hashes: NumPy would sort all records, which takes seconds if they are texts.
+            unique, places = (np.asarray(each) for each in tf.unique(given, tf.int64))
+            order = np.argsort(unique)
+            return np.argsort(order)[places], [self._part(each) for each in unique[order].tolist()]
+        numbers = np.asarray(given, np.float64)
         names = [*self._ranges(), f"{self.column} missing"]
         places = np.searchsorted(self.boundaries, numbers, side="right")
         return np.where(np.isnan(numbers), len(names) - 1, places), names
@@ -103,23 +106,33 @@ class Slicing:
         combined, names = np.zeros(records, np.int64), [""]
         for cut in self.cuts:
             places, parts = cut.parts(features)
+            if not cut.boundaries:
+                self._check_count(len(parts))
+            combined = combined * len(parts) + places
             # Only combinations that occur get a name.
-            unique, combined = np.unique(combined * len(parts) + places, return_inverse=True)
-            pairs = (divmod(int(each), len(parts)) for each in unique)
+            occurring = np.flatnonzero(np.bincount(combined))
+            self._check_count(len(occurring))
+            order = np.zeros(len(names) * len(parts), np.int64)
+            order[occurring] = np.arange(len(occurring))
+            combined = order[combined]
+            pairs = (divmod(int(each), len(parts)) for each in occurring)
             names = [", ".join(filter(None, (names[a], parts[b]))) for a, b in pairs]
         return np.array([self._number(each) for each in names], np.int64)[combined]
 
     def _number(self, name: str) -> int:
         if name not in self._numbers:
-            if len(self.names) == MOST_VALUES:
-                columns = " and ".join(cut.column for cut in self.cuts)
-                raise FinalError(
-                    f"{columns} has more than {MOST_VALUES} values in the split, too many for "
-                    "slices: take a column with fewer, or bucket(...) of a number"
-                )
+            self._check_count(len(self.names) + 1)
             self._numbers[name] = len(self.names)
             self.names.append(name)
         return self._numbers[name]
+
+    def _check_count(self, slices: int) -> None:
+        if slices > MOST_VALUES:
+            columns = " and ".join(cut.column for cut in self.cuts)
+            raise FinalError(
+                f"{columns} has more than {MOST_VALUES} values in the split, too many for slices: "
+                "take a column with fewer, or bucket(...) of a number"
+            )
 
 
 def check_slice(given: Column | Sequence[Column], schema: Schema) -> None:

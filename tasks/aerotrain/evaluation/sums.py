@@ -9,14 +9,14 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from aerotrain.evaluation.intervals import GROUPS, Estimate, Floats, estimate, samples
-from aerotrain.evaluation.metrics import CellMetrics, States
+from aerotrain.evaluation.metrics import CellMetrics, Names, States
 from aerotrain.evaluation.records import Block
 from aerotrain.evaluation.slices import Slicing
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The metrics of one model in one slice: each value, and its values in the samples.
+    """Metrics of one model in one slice: each value, and its values in the samples.
 
     ``undefined`` are the names of those that the records of the slice do not determine.
     """
@@ -28,9 +28,10 @@ class Figures:
 
 @dataclass
 class Sums:
-    """The states of the metrics of each model, for the slices of one ``slicing``."""
+    """The states of the metrics ``names`` of each model, for the slices of one ``slicing``."""
 
     metrics: CellMetrics
+    names: Names
     slicing: Slicing
     models: Sequence[str]
     _records: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, GROUPS), np.int64))
@@ -58,7 +59,7 @@ class Sums:
         )
         for model, y_pred in block.predictions.items():
             records = x, y, sorted_(y_pred), weight, added_loss, masks
-            states = self.metrics.states(records, np.cumsum(counts))
+            states = self.metrics.states(records, np.cumsum(counts), self.names)
             for total, each in zip(self._states[model], states, strict=True):
                 total[cells] += each
 
@@ -71,7 +72,8 @@ class Sums:
             self._states[model] = [np.concatenate(pair) for pair in zip(old, new, strict=True)]
 
     def _empty(self, cells: int) -> States:
-        return [np.zeros((cells, *each.shape), np.float64) for each in self.metrics.zero]
+        zeros = self.metrics.zeros(self.names)
+        return [np.zeros((cells, *each.shape), np.float64) for each in zeros]
 
     def records(self, number: int) -> int:
         """The records of a slice, by its number."""
@@ -88,13 +90,15 @@ class Sums:
         weights = np.concatenate([np.ones((1, GROUPS)), samples()])
         drawn = [
             np.tensordot(weights, states[cells], axes=1).astype(zero.dtype)
-            for states, zero in zip(self._states[model], self.metrics.zero, strict=True)
+            for states, zero in zip(
+                self._states[model], self.metrics.zeros(self.names), strict=True
+            )
         ]
-        results = self.metrics.results(drawn)
+        results = self.metrics.results(drawn, self.names)
         return Figures(
             {name: float(each[0]) for name, each in results.items()},
             {name: each[1:] for name, each in results.items()},
-            self.metrics.undefined([each[0] for each in drawn]),
+            self.metrics.undefined([each[0] for each in drawn], self.names),
         )
 
     def estimate(self, figures: Figures, name: str, number: int) -> Estimate:
