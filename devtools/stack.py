@@ -35,10 +35,19 @@ from devtools.heartbeats import Heartbeats
 from devtools.home import Home, Secrets, write_private
 from devtools.postgres import NoPostgresError, Postgres, postgres
 from devtools.restarts import Restartable
-from devtools.s3_server import S3Server, s3_server
+from devtools.s3_server import OwnS3Server, S3Server, s3_server
 
 #: Says a sentence to the user.
 Say = Callable[[str], None]
+
+#: How ``airflow`` is called for each component.
+_SUBCOMMANDS = {
+    "migration": "db migrate",
+    "api-server": "api-server",
+    "dag-processor": "dag-processor",
+    "scheduler": "scheduler --skip-serve-logs",
+    "triggerer": "triggerer --skip-serve-logs",
+}
 
 #: Seconds in which the API server has to respond; it takes 7 on two idle cores.
 _API_SECONDS = 180.0
@@ -201,13 +210,41 @@ def _start_with(
     airflow = Preloaded(environment, home)
     exits.callback(airflow.end)
 
-    def start(name: str, subcommand: str, extra: dict[str, str]) -> Component:
+    def start(name: str, extra: dict[str, str]) -> Component:
         log = home.logs / f"{name}.log"
-        component = Component(name, subcommand, environment | extra, airflow, log, home.sessions)
+        given = environment | extra
+        component = Component(name, _SUBCOMMANDS[name], given, airflow, log, home.sessions)
         exits.callback(component.kill)  # leaves no zombie
         return component
 
     say("starting the S3 server, and a database" + (" that is still empty" if is_new else ""))
+    s3 = _start_servers(database, home, exits)
+    say(f"{'creating' if is_new else 'checking'} the tables of the database, and importing Airflow")
+    migration = start("migration", {})
+    store = store_environment(s3.endpoint, s3.access_key, s3.secret_key)
+    api_server = start("api-server", {"AIRFLOW__DATABASE__CHECK_MIGRATIONS": "False"} | store)
+    migration.wait()
+    early, late = ["dag-processor"], ["triggerer"]
+    (early if is_new else late).insert(0, "scheduler")
+    servers: list[Restartable] = [database, s3] if database else [s3]
+    components = [*servers, api_server, *(start(name, store) for name in early)]
+    api = AirflowApi(base_url(port), secrets.password)
+    stack = Stack(
+        api=api,
+        s3=s3,
+        components=components,
+        since=since,
+        heartbeats=Heartbeats(api.unhealthy),
+        notes=_notes(home, database),
+    )
+    say("waiting until Airflow's API server answers: 10 s, longer on a busy machine")
+    stack.wait_for_api()
+    components += [start(name, store) for name in late]
+    return stack
+
+
+def _start_servers(database: Postgres | None, home: Home, exits: ExitStack) -> OwnS3Server:
+    """Start the S3 server, which has the bucket then, and the database meanwhile."""
     with ThreadPoolExecutor(1) as background:
         starting = background.submit(database.start) if database else None
         marks = {MARK: str(home.root), SERVER: "s3"}
@@ -216,38 +253,7 @@ def _start_with(
         if starting:
             starting.result()
     write_private(home.s3, "".join(f"{name}={value}\n" for name, value in s3.environment.items()))
-    say(f"{'creating' if is_new else 'checking'} the tables of the database, and importing Airflow")
-    migration = start("migration", "db migrate", {})
-    unchecked = {"AIRFLOW__DATABASE__CHECK_MIGRATIONS": "False"}
-    store = store_environment(s3.endpoint, s3.access_key, s3.secret_key)
-    api_server = start("api-server", "api-server", unchecked | store)
-    migration.wait()
-    components: list[Restartable] = [
-        *([database] if database else []),
-        s3,
-        api_server,
-        start("dag-processor", "dag-processor", store),
-    ]
-    later = [("triggerer", "triggerer --skip-serve-logs")]
-    scheduler = ("scheduler", "scheduler --skip-serve-logs")
-    if not is_new:
-        later.insert(0, scheduler)
-    else:
-        components.append(start(*scheduler, store))
-    api = AirflowApi(base_url(port), secrets.password)
-    notes = _notes(home, database)
-    stack = Stack(
-        api=api,
-        s3=s3,
-        components=components,
-        since=since,
-        heartbeats=Heartbeats(api.unhealthy),
-        notes=notes,
-    )
-    say("waiting until Airflow's API server answers: 10 s, longer on a busy machine")
-    stack.wait_for_api()
-    components += [start(*each, store) for each in later]
-    return stack
+    return s3
 
 
 def _notes(home: Home, database: Postgres | None) -> list[str]:

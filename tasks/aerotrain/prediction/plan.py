@@ -93,26 +93,7 @@ def make_plan(
             that the model takes.
     """
     signature, classes, identity = _read_model(model)
-    source = open_source(arguments.source)
-    schema = found = source.schema()
-    if schema is None:
-        schema = source.declared.stored(source.declared.features_of(_first(source, None).columns))
-    for name in arguments.keep:
-        if name not in schema:
-            raise SpecError(
-                f"keep names a column {name!r}, which the source does not have"
-                f"{nearest(name, schema)}; it has {', '.join(schema)}"
-            )
-    needed = {
-        column: Feature(signature.inputs[name].dtype, schema[column].shape)
-        for name, column in signature.columns(schema).items()
-    }
-    names = [*needed, *(name for name in arguments.keep if name not in needed)]
-    source = open_source(source.described_only(names))
-    reading = None
-    if found is not None:
-        selected = names if "columns" in source.described() else list(found)
-        reading = {name: needed.get(name, found[name]) for name in selected}
+    source, needed, reading = _selected(arguments, signature)
     batch = _first(source, reading)
     cast_to_schema(batch, needed, arguments.rules)
     columns = output_schema(batch, arguments.keep, signature.outputs, classes)
@@ -139,6 +120,38 @@ def make_plan(
         fingerprint=fingerprint,
     )
     return plan, [PlannedPartition(fragments=[f.description for f in group]) for group in groups]
+
+
+def _selected(
+    arguments: PredictArguments, signature: Signature
+) -> tuple[DeclaredSource, Schema, Schema | None]:
+    """The source with the columns that are read alone, those that the model takes, and all of them.
+
+    The last is None for a source that knows its columns only once it was read.
+
+    Raises:
+        FinalError: the source is empty, or lacks a column.
+    """
+    source = open_source(arguments.source)
+    schema = found = source.schema()
+    if schema is None:
+        schema = source.declared.stored(source.declared.features_of(_first(source, None).columns))
+    for name in arguments.keep:
+        if name not in schema:
+            raise SpecError(
+                f"keep names a column {name!r}, which the source does not have"
+                f"{nearest(name, schema)}; it has {', '.join(schema)}"
+            )
+    needed = {
+        column: Feature(signature.inputs[name].dtype, schema[column].shape)
+        for name, column in signature.columns(schema).items()
+    }
+    names = [*needed, *(name for name in arguments.keep if name not in needed)]
+    source = open_source(source.described_only(names))
+    if found is None:
+        return source, needed, None
+    selected = names if "columns" in source.described() else list(found)
+    return source, needed, {name: needed.get(name, found[name]) for name in selected}
 
 
 def _read_model(url: str) -> tuple[Signature, dict[str, Classes], str]:

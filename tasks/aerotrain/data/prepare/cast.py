@@ -64,8 +64,8 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
     if not len(batch):  # it lacks columns if all of its lines are rejected
         return CastBatch.without_rows(batch)
     values = {name: _values(batch, name) for name in schema}
-    rejections = _Rejections(batch)
     nulls = {name: mask for name, each in values.items() if (mask := _nulls(each)) is not None}
+    rejections = _Rejections(batch)
     for name, mask in nulls.items():
         if name not in batch.padding or name == rules.label:
             rejections.add(mask, _why_no_null(name, schema[name], rules))
@@ -86,12 +86,8 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
         if name in rules.key:
             filled = _fill_nulls(name, kept, rules.fill.get(name), as_float=schema[name].is_float)
             keys[name] = _key_column(filled, exact)
-    for name, (least, greatest) in rules.ranges.items():
-        outside = _outside(columns[name], least, greatest)
-        for place in np.flatnonzero(outside):
-            value = str(columns[name].values[place].tolist())
-            why = f"column {name!r} is {value:.80}, not from {least} to {greatest}"
-            rejections.add_one(rows[place], why)
+    for name, allowed in rules.ranges.items():
+        rejections.add_outside(rows, name, columns[name], allowed)
     accepted = rejections.accepted()
     if len(accepted) < len(rows):
         inside = np.flatnonzero(np.isin(rows, accepted))
@@ -127,6 +123,16 @@ class _Rejections:
         """Reject those of ``rows`` that are ``wrong``."""
         for row in rows[wrong]:
             self.add_one(row, reason)
+
+    def add_outside(
+        self, rows: NDArray[np.int64], name: str, column: Column, allowed: Sequence[float]
+    ) -> None:
+        """Reject those of ``rows`` whose value in ``column`` is not in the range."""
+        least, greatest = allowed
+        for place in np.flatnonzero(_outside(column, least, greatest)):
+            value = str(column.values[place].tolist())
+            why = f"column {name!r} is {value:.80}, not from {least} to {greatest}"
+            self.add_one(rows[place], why)
 
     def add_one(self, row: np.int64, reason: str) -> None:
         self._reasons.setdefault(int(row), reason)
