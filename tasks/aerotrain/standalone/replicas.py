@@ -1,18 +1,10 @@
-"""Steps without Airflow: in this process, or as processes of this machine without restarts."""
+"""The replicas of a job as processes of this machine, without restarts except of data workers."""
 
-import importlib
-import multiprocessing
 import os
-import select
-import shutil
 import signal
 import sys
-import tempfile
 import time
-import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -24,7 +16,8 @@ from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Observation, State, job_state
-from aerotrain.replica import GRACE, Replica, ignore_full_disk
+from aerotrain.replica import GRACE
+from aerotrain.standalone.steps import ATTEMPT
 from aerotrain.supervisor.fork_rules import may_fork
 from aerotrain.supervisor.loopback import OPEN_SERVERS
 from aerotrain.supervisor.ports import reserved_ports
@@ -40,149 +33,11 @@ from aerotrain.supervisor.processes import (
 from aerotrain.supervisor.protocol import LOG, Start, ask, observation_of, socket_of
 from aerotrain.supervisor.supervisor import supervise
 
-#: The id of the replica group that this process launches. Random, so that of two commands with one
-#: run name the lease lets only one train.
-ATTEMPT = f"by-hand-{uuid.uuid4().hex}"
-
-CHIEF = ReplicaName(Role.CHIEF, 0)
-
 #: Seconds between two checks of the replicas, and until the supervisor answers.
 _CHECK_EVERY, _ANSWER = 0.2, 10.0
 
 #: Seconds for a supervisor's imports, on a busy machine.
 _IMPORT_SECONDS = 180.0
-
-#: Seconds in which a scratch folder must be removed, although killed processes may still write.
-_REMOVAL = 60.0
-
-
-def remove_at_exit(scratch: Path) -> None:
-    """Remove ``scratch`` when this process has ended, even by ``os._exit`` or SIGKILL.
-
-    A child process does it. The child keeps the standard streams open, so that who reads the output
-    of this command to its end finds the folder removed. Call this before any thread starts.
-    """
-    command = os.pidfd_open(os.getpid())
-    if os.fork():
-        os.close(command)
-        return
-    try:
-        os.setsid()
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        select.select([command], [], [])
-
-        def is_gone() -> bool:
-            shutil.rmtree(scratch, ignore_errors=True)
-            return not scratch.exists()
-
-        wait_until(is_gone, _REMOVAL)
-    finally:
-        os._exit(0)
-
-
-def run_step(step: str, store: str, scratch: Path, *, run: str = "run", **arguments: Any) -> Any:
-    """Run the module ``aerotrain.STEP`` in this process, with an empty folder in ``scratch``.
-
-    Returns:
-        The step's result.
-    """
-    job = Job(
-        name="by-hand",
-        module=f"aerotrain.{step}",
-        store=store,
-        run=run,
-        task=step.rpartition(".")[2],
-        arguments=arguments,
-    )
-    scratch.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        replica = Replica(job=job, name=CHIEF, attempt=ATTEMPT, scratch=Path(folder))
-        return importlib.import_module(job.module).run(replica)
-
-
-def prepare(
-    store: str,
-    scratch: Path,
-    source: str | Mapping[str, Any],
-    *,
-    run: str = "run",
-    processes: int = 1,
-    **arguments: Any,
-) -> str:
-    """Plan a data set, write its partitions and finalize it.
-
-    ``source`` is the ``source`` of ``PlanArguments``, whose other fields are ``arguments``, or the
-    name of a user's module. Several ``processes`` write partitions at the same time.
-
-    Returns:
-        The URL of the data set.
-    """
-    if isinstance(source, str):
-        source = {"kind": "python", "module": source}
-    step = partial(run_step, store=store, scratch=scratch, run=run)
-    return _by_partitions(step, "data.prepare", processes, source=source, **arguments)
-
-
-def predict(
-    store: str, scratch: Path, *, run: str = "run", processes: int = 1, **arguments: Any
-) -> str:
-    """Plan predictions, write their partitions and finalize them.
-
-    ``arguments`` are the fields of ``PredictArguments``. Several ``processes`` write partitions at
-    the same time.
-
-    Returns:
-        The URL of the predictions.
-    """
-    step = partial(run_step, store=store, scratch=scratch, run=run)
-    return _by_partitions(step, "prediction", processes, **arguments)
-
-
-def _by_partitions(step: Callable[..., Any], package: str, processes: int, **arguments: Any) -> str:
-    """Run the steps ``plan``, ``partition`` and ``finalize`` of a package."""
-    planned = step(f"{package}.plan", **arguments)
-    partitions = planned.pop("partitions")
-    write = partial(step, f"{package}.partition")
-    if processes == 1:
-        for each in partitions:
-            write(**each)
-    else:
-        _write_partitions(write, partitions, processes)
-    url: str = step(f"{package}.finalize", **planned)
-    return url
-
-
-def _write_partitions(
-    write: Callable[..., Any], partitions: Sequence[Mapping[str, Any]], processes: int
-) -> None:
-    """Write partitions in several processes; after an error, those in progress are still written.
-
-    Raises:
-        TemporaryError: a process was killed.
-    """
-    pool = ProcessPoolExecutor(
-        processes,
-        mp_context=multiprocessing.get_context("spawn"),  # a fork would copy the threads' locks
-        initializer=_begin_worker,
-        initargs=(os.getpid(),),
-    )
-    try:
-        for each in as_completed([pool.submit(write, **each) for each in partitions]):
-            each.result()
-    except BrokenProcessPool as error:
-        raise TemporaryError(
-            "a process that wrote partitions was killed, as Linux does when memory runs out; "
-            "start the command again, with fewer processes"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _begin_worker(parent: int) -> None:
-    """Make this process of a pool end with ``parent``, which alone handles Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with(parent, signal.SIGKILL)
-    ignore_full_disk()
 
 
 def run_replicas(job: Job, folder: Path, environment: Mapping[str, str]) -> int:

@@ -1,0 +1,22 @@
+"""Steps without Airflow: in this process, or as processes of this machine."""
+
+from aerotrain.standalone.replicas import reserved_addresses, run_replicas
+from aerotrain.standalone.steps import (
+    ATTEMPT,
+    CHIEF,
+    predict,
+    prepare,
+    remove_at_exit,
+    run_step,
+)
+
+__all__ = [
+    "ATTEMPT",
+    "CHIEF",
+    "predict",
+    "prepare",
+    "remove_at_exit",
+    "reserved_addresses",
+    "run_replicas",
+    "run_step",
+]
