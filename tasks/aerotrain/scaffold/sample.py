@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 from aerotrain.contract.errors import AerotrainError, FinalError, SpecError, counted
 from aerotrain.data.records import FLATTEN, is_list_type
 from aerotrain.data.sources import DeclaredSource, open_source
-from aerotrain.data.sources.files import InputFile, files_of
+from aerotrain.data.sources.input_file import InputFile
+from aerotrain.data.sources.listing import files_of
 from aerotrain.scaffold.columns import Column
 from aerotrain.scaffold.csv_format import csv_options
 

@@ -22,7 +22,9 @@ from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.records import column_of
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
-from aerotrain.data.sources.files import FileSource, InputFile, file_and_span, files_of
+from aerotrain.data.sources.files import FileSource, file_and_span
+from aerotrain.data.sources.input_file import InputFile
+from aerotrain.data.sources.listing import files_of
 from aerotrain.data.sources.protocol import Batch, Fragment, SourceError, check_options
 
 #: Bytes of arrays in one fragment, and in one batch.

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.data.sources.files import InputFile
+from aerotrain.data.sources.input_file import InputFile
 from aerotrain.data.sources.lines import Block, blocks, first_line
 from aerotrain.data.sources.protocol import SourceError, check_columns, check_names
 from aerotrain.data.sources.text import TextSource, Types

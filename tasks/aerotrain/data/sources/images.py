@@ -14,7 +14,8 @@ import pyarrow as pa
 from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
-from aerotrain.data.sources.files import FileSource, InputFile, some
+from aerotrain.data.sources.files import FileSource, some
+from aerotrain.data.sources.input_file import InputFile
 from aerotrain.data.sources.protocol import Batch, Fragment, Rejected, SourceError
 from aerotrain.store.requests import in_order
 

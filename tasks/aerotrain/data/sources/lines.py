@@ -9,7 +9,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from aerotrain.data.sources.files import BLOCK, InputFile
+from aerotrain.data.sources.input_file import BLOCK, InputFile
 from aerotrain.data.sources.protocol import SourceError
 
 #: The UTF-8 byte order mark.

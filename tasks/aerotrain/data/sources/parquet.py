@@ -20,15 +20,9 @@ from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import RecordError
 from aerotrain.data.records.sizes import bytes_of_rows, parts_of
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
-from aerotrain.data.sources.files import (
-    BLOCK,
-    FileSource,
-    InputFile,
-    file_and_span,
-    fragment_of,
-    power_of_2,
-)
+from aerotrain.data.sources.files import FileSource, file_and_span, fragment_of, power_of_2
 from aerotrain.data.sources.hive import with_partitions
+from aerotrain.data.sources.input_file import BLOCK, InputFile
 from aerotrain.data.sources.protocol import (
     Batch,
     Fragment,

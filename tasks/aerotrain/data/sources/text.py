@@ -21,14 +21,9 @@ from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import column_of, is_list_type
 from aerotrain.data.sources import lines
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
-from aerotrain.data.sources.files import (
-    FileSource,
-    InputFile,
-    checked_beginning,
-    file_and_span,
-    fragment_of,
-)
+from aerotrain.data.sources.files import FileSource, file_and_span, fragment_of
 from aerotrain.data.sources.hive import with_partitions
+from aerotrain.data.sources.input_file import InputFile, checked_beginning
 from aerotrain.data.sources.lines import BYTE_ORDER_MARK, Block
 from aerotrain.data.sources.protocol import (
     Batch,

@@ -27,7 +27,8 @@ from aerotrain.data.records import (
     to_pad,
 )
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
-from aerotrain.data.sources.files import FileSource, InputFile, checked_beginning, file_and_span
+from aerotrain.data.sources.files import FileSource, file_and_span
+from aerotrain.data.sources.input_file import InputFile, checked_beginning
 from aerotrain.data.sources.protocol import Batch, BatchBuilder, SourceError
 
 _DTYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
