@@ -202,6 +202,18 @@ def test_an_interval_of_a_loss_that_includes_none_begins_below_zero(model):
     assert "worse by 0.0017 (95 % interval -0.0003 to 0.0036, 3,000 records)" in failure
 
 
+def test_a_difference_of_rounding_is_no_loss(model):
+    """As of a model and its export: every prediction is worse, by the last bits of a float32."""
+    block = records(3000, wrong=0)
+    away = np.where(block.y, -2e-7, 2e-7).astype(np.float32)
+    block.predictions[CANDIDATE] = block.predictions[BASELINE] + away
+    outcome = judged(model, [no_worse("loss", slices=["country"]), no_worse("mae")], block)
+    assert outcome.metrics["loss"] > outcome.baseline["loss"]
+    assert outcome.failures == []
+    block.predictions[CANDIDATE] = block.predictions[BASELINE] + 1000 * away
+    assert len(judged(model, [no_worse("loss"), no_worse("mae")], block).failures) == 2
+
+
 def test_blocks_of_records_add_up(model):
     ages = {"column": "age", "buckets": [18, 65]}
     rules = [no_worse("mae", slices=["country", ages, ["label", {**ages, "buckets": 2}]])]
