@@ -36,6 +36,9 @@ _REASONS = 12
 #: The width and the height of a plot, in its own units, and the radius of the dot of a value.
 _WIDTH, _HEIGHT, _DOT = 100.0, 10.0, 2.2
 
+#: The least probability that is shown as a number.
+_LEAST_PROBABILITY = 0.001
+
 Verdict = Mapping[str, Any]
 
 
@@ -128,7 +131,9 @@ def _counts(verdicts: Sequence[Verdict]) -> str:
 def _probability(value: float | None) -> str:
     """That of such a loss by chance, by which a comparison is judged: intervals of single slices
     are not corrected for the number of slices."""
-    return "–" if value is None else f"{value:.3f}"
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if value >= _LEAST_PROBABILITY else f"&lt;{_LEAST_PROBABILITY}"
 
 
 def _shown(verdict: Verdict) -> tuple[float, float, float]:

@@ -145,9 +145,12 @@ def _exit(code: int, message: str) -> Observation:
             return Observation(state=State.FAILED, exit_code=code, reason=f"cannot run: {reason}")
     if not message or code == ExitCode.OK:
         return observed_exit(code)
-    # A replica's own message and that of its probe are complete; others are the end of the log.
+    # A replica's own message and that of its probe are complete; others are the end of the log,
+    # which says nothing of a signal from outside.
     is_whole = code in _OWN_CODES or TerminationMessage.parse(message).no_heartbeat
-    return observed_exit(code, message if is_whole else message.splitlines()[-1])
+    if is_whole:
+        return observed_exit(code, message)
+    return observed_exit(code, "" if code in FROM_OUTSIDE else message.splitlines()[-1])
 
 
 def _taken_down(status: Part, code: int | None = None) -> Observation | None:
