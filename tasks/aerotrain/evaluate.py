@@ -29,7 +29,7 @@ from aerotrain.evaluation.gate import (
 )
 from aerotrain.evaluation.records import Predictor
 from aerotrain.evaluation.slices import ALL
-from aerotrain.evaluation.verdicts import TOO_FEW, bounded, unjudged
+from aerotrain.evaluation.verdicts import TOO_FEW, bounded, shown, unjudged
 from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version
 from aerotrain.serving.served import Served
@@ -126,7 +126,7 @@ def _print(outcome: Outcome, warnings: Sequence[str]) -> None:
     """Write the metrics into the log, and what was not judged."""
     for each in warnings:
         print(f"warning: {each}", flush=True)
-    print(" ".join(f"{name}={value:.4f}" for name, value in outcome.metrics.items()), flush=True)
+    print(" ".join(f"{name}={shown(value)}" for name, value in outcome.metrics.items()), flush=True)
     for verdict in outcome.verdicts:
         if verdict.verdict == TOO_FEW:
             few = f"{verdict.slice} cannot be judged by its {counted(verdict.records, 'record')}"
