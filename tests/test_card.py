@@ -43,11 +43,13 @@ EMPTY = {
 def seen(y, predictions, names=(), blocks=2):
     """What is found of records that come in some blocks."""
     found, first = Diagnostics(names), 0
-    for part in np.array_split(np.arange(len(y)), blocks):
+    label = y["a"] if isinstance(y, dict) else y
+    for part in np.array_split(np.arange(len(label)), blocks):
         pick = lambda values, rows=part: values[rows]  # noqa: E731
         block = SimpleNamespace(
             y=tf.nest.map_structure(pick, y) if isinstance(y, dict) else y[part],
             predictions={"candidate": tf.nest.map_structure(pick, predictions)},
+            features={"label": label[part].reshape(-1)},
             first=first,
         )
         assert list(found.watched([block])) == [block]
@@ -71,6 +73,13 @@ def test_probabilities_of_a_binary_output_are_counted_by_threshold_and_calibrate
     assert found["calibration"]["expected_calibration_error"] < 0.02
     overconfident = seen(y, np.round(p)).outputs["predictions"]["calibration"]
     assert overconfident["expected_calibration_error"] == pytest.approx(0.25, abs=0.02)
+
+
+def test_the_names_of_the_label_are_those_of_its_output_alone():
+    y = {"a": np.arange(100) % 2, "b": np.arange(100) // 50}
+    outputs = seen(y, {name: RANDOM.random((100, 1)) for name in y}, ["no", "yes"]).outputs
+    shown = {name: each["classes"] for name, each in outputs.items()}
+    assert shown == {"a": ["no", "yes"], "b": ["0", "1"]}
 
 
 def test_logits_show_the_same_as_their_probabilities():

@@ -215,16 +215,17 @@ def evaluate(
         statistics = load_statistics(arguments.data)
         gate = Gate(model, arguments.rules, schema, statistics, code.functions)
         served, exported = _versions(replica, arguments, baseline, schema)
+        label_names = dataset.names.get(dataset.label, ())
         predictor = Predictor(
             model,
             served,
             schema,
             code.transform,
             exported=exported,
-            columns=gate.columns,
+            columns=[*gate.columns, *([dataset.label] if label_names else [])],
             group=arguments.group,
         )
-        diagnostics = Diagnostics(dataset.names.get(dataset.label, ()))
+        diagnostics = Diagnostics(label_names, dataset.label)
         blocks = predictor.blocks(files, split.records, arguments.batch_size)
         watched = diagnostics.watched(blocks)
         outcome = gate.judge(watched, compared=served is not None)
