@@ -141,6 +141,17 @@ def test_outputs_that_have_no_picture_are_left_out():
     assert list(found.outputs) == ["b"]
 
 
+def test_long_names_of_slices_that_differ_in_their_last_column_are_told_apart():
+    number = {"value": 0.5, "interval": (0.4, 0.6), "difference": None, "records": 200}
+    verdicts = [
+        {"rule": "auc at least 0.4", "bound": 0.4, "verdict": "pass", "slice": name, **number}
+        for name in (f"town=L{'o' * 300}ng, plan={plan}" for plan in ("basic", "pro"))
+    ]
+    page = card({**EMPTY, "verdicts": verdicts}, "a run")
+    assert [page.count(f"ng, plan={plan}</bdi>") for plan in ("basic", "pro")] == [1, 1]
+    assert "o" * 130 not in page
+
+
 def test_a_column_that_gives_the_label_away_is_named_and_one_that_helps_is_not():
     y = RANDOM.integers(0, 4, 4000)
     columns = {
