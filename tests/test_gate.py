@@ -378,6 +378,14 @@ def test_metrics_of_outputs_are_known_by_the_names_of_these():
     }
 
 
+def test_a_mistake_in_the_name_of_a_metric_of_outputs_has_the_name_that_is_meant():
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, {name: keras.layers.Dense(1)(inputs) for name in ("a", "b")})
+    rule = Rule(kind="at_least", metric="a_acuracy", bound=0.5)
+    with pytest.raises(FinalError, match=r"did you mean 'a_accuracy'.* outputs a, b: say of which"):
+        check_rules(model, [rule], ["loss", "a_accuracy"], SCHEMA, {})
+
+
 def test_rules_of_two_outputs_have_names_that_differ():
     rules = [Rule(kind="at_most", metric="mae", bound=1.0, output=each) for each in ("a", "b")]
     assert list(map(str, rules)) == ["a_mae at most 1", "b_mae at most 1"]
@@ -515,7 +523,7 @@ def test_a_rule_names_one_of_several_outputs_and_its_weights_are_used(form):
     gate = Gate(model, [Rule(**rule, output=names[1])], {}, {}, {})
     found = gate.judge([block], compared=False).metrics[f"{names[1]}_mean_absolute_error"]
     assert found == pytest.approx(np.average(np.abs(y[1, :, 0]), weights=weight[1]), rel=1e-5)
-    with pytest.raises(FinalError, match=f'the model has the outputs .*output="{names[0]}"'):
+    with pytest.raises(FinalError, match=f'one of the outputs .*output="{names[0]}"'):
         Gate(model, [Rule(**rule)], {}, {}, {})
 
 
