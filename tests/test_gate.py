@@ -324,6 +324,19 @@ def test_a_function_that_returns_no_number_for_each_record_is_refused(model, fun
         judged(model, [rule], block, functions={"error": function})
 
 
+def test_a_function_may_return_values_of_a_shape_that_is_known_only_by_the_records(model):
+    def error(y_true, y_pred):
+        return tf.abs(tf.squeeze(tf.cast(y_true, tf.float32)) - tf.squeeze(y_pred))
+
+    rules = [
+        Rule(kind="at_most", metric=name, bound=1.0, slices=["country"])
+        for name in ("error", "mae")
+    ]
+    found = judged(model, rules, records(500, wrong=0.1), functions={"error": error}).verdicts
+    values = [each.value for each in found]
+    assert values[:4] == pytest.approx(values[4:])
+
+
 def test_rules_of_many_metrics_and_slices_do_not_make_tensorflow_warn(model, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
     slices = ["country", "label", {"column": "age", "buckets": [40]}]

@@ -92,6 +92,7 @@ def run(replica: Replica) -> dict[str, Any]:
         return dict(outcome.metrics)
     reason = refused(failures)
     if arguments.on_fail == "skip":
+        print(f"skipped: {reason}", flush=True)
         return {**outcome.metrics, SKIPPED: reason}
     raise FinalError(f"{reason}; all metrics are in {url}")
 

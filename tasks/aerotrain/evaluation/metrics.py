@@ -28,7 +28,10 @@ Records = tuple[Any, Any, Any, Any, tf.Tensor, Mapping[int, tf.Tensor]]
 #: The names of metrics, in their order; None are all of them.
 Names = tuple[str, ...] | None
 
-Shape = tuple[int | None, ...]
+Shape = tuple[int, ...]
+
+#: The records by which it is seen what a metric takes.
+_FEW = 101
 
 #: Metrics whose values are from 0 to 1.
 _RATES = (
@@ -95,12 +98,17 @@ class CellMetrics:
 
     def build(self, y: Any, y_pred: Any, weight: Any) -> None:
         """Create the variables of all metrics, some of which have the shape of an output."""
+
+        def few(each: Any) -> Any:
+            return None if each is None else each[:_FEW]
+
         for name, (metric, output) in self._extra.items():
-            given = self._of_output(output, y, y_pred, weight)
+            given = self._of_output(output, *tf.nest.map_structure(few, [y, y_pred, weight]))
             try:
                 metric.update_state(*given)
             except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
-                shapes = " and predictions ".join(str(tuple(each.shape)) for each in given[:2])
+                whole = self._of_output(output, y, y_pred)
+                shapes = " and predictions ".join(str(tuple(each.shape)) for each in whole)
                 raise FinalError(
                     f"{name!r} cannot be computed of targets {shapes}: {error}; compile the model "
                     "with it to see what it takes"
@@ -362,6 +370,8 @@ class PerRecord(keras.metrics.Mean):  # type: ignore[misc]  # Keras has no types
         super().__init__(name=name)
         self._function = tensorflow2.converted(function)
         self._weighs = len(inspect.signature(function).parameters) > 2
+        #: The shape of what it returns for a record, known by the first records.
+        self._parts: Shape = ()
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add the values of a batch.
@@ -373,7 +383,10 @@ class PerRecord(keras.metrics.Mean):  # type: ignore[misc]  # Keras has no types
             values = self._function(y_true, y_pred, sample_weight)
         else:
             values = self._function(y_true, y_pred)
-        self._check_shape(tuple(values.shape), tuple(y_true.shape), tuple(y_pred.shape))
+        if tf.executing_eagerly():  # as in ``build``; else shapes may be unknown
+            self._check_shape(tuple(values.shape), tuple(y_true.shape), tuple(y_pred.shape))
+            self._parts = tuple(values.shape[1:])
+        values = tf.reshape(values, [-1, *self._parts])
         super().update_state(values, None if self._weighs else sample_weight)
 
     def _check_shape(self, shape: Shape, y_true: Shape, y_pred: Shape) -> None:
