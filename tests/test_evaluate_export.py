@@ -75,7 +75,9 @@ def test_a_model_below_a_threshold_fails_the_evaluation_and_its_metrics_are_kept
     assert 0.8 < low < document["metrics"]["accuracy"] < high <= 1
 
 
-def test_a_model_is_compared_with_the_newest_version_that_is_exported(digits, trained, tmp_path, capsys):
+def test_a_model_is_compared_with_the_newest_version_that_is_exported(
+    digits, trained, tmp_path, capsys
+):
     digits = replace(digits, folder=tmp_path)  # a store in which nothing is exported
     weak = train(digits.replica("train", "weak", model="small", data=digits.data, epochs=1))
     rule = {"kind": "no_worse", "metric": "accuracy", "slices": ["label"], "least": 20}
