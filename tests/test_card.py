@@ -43,11 +43,13 @@ EMPTY = {
 def seen(y, predictions, names=(), blocks=2):
     """What is found of records that come in some blocks."""
     found, first = Diagnostics(names), 0
-    for part in np.array_split(np.arange(len(y)), blocks):
+    label = y["a"] if isinstance(y, dict) else y
+    for part in np.array_split(np.arange(len(label)), blocks):
         pick = lambda values, rows=part: values[rows]  # noqa: E731
         block = SimpleNamespace(
             y=tf.nest.map_structure(pick, y) if isinstance(y, dict) else y[part],
             predictions={"candidate": tf.nest.map_structure(pick, predictions)},
+            features={"label": label[part].reshape(-1)},
             first=first,
         )
         assert list(found.watched([block])) == [block]
@@ -71,6 +73,13 @@ def test_probabilities_of_a_binary_output_are_counted_by_threshold_and_calibrate
     assert found["calibration"]["expected_calibration_error"] < 0.02
     overconfident = seen(y, np.round(p)).outputs["predictions"]["calibration"]
     assert overconfident["expected_calibration_error"] == pytest.approx(0.25, abs=0.02)
+
+
+def test_the_names_of_the_label_are_those_of_its_output_alone():
+    y = {"a": np.arange(100) % 2, "b": np.arange(100) // 50}
+    outputs = seen(y, {name: RANDOM.random((100, 1)) for name in y}, ["no", "yes"]).outputs
+    shown = {name: each["classes"] for name, each in outputs.items()}
+    assert shown == {"a": ["no", "yes"], "b": ["0", "1"]}
 
 
 def test_logits_show_the_same_as_their_probabilities():
@@ -130,6 +139,17 @@ def test_outputs_that_have_no_picture_are_left_out():
     found = Diagnostics()
     list(found.watched([blocks]))
     assert list(found.outputs) == ["b"]
+
+
+def test_long_names_of_slices_that_differ_in_their_last_column_are_told_apart():
+    number = {"value": 0.5, "interval": (0.4, 0.6), "difference": None, "records": 200}
+    verdicts = [
+        {"rule": "auc at least 0.4", "bound": 0.4, "verdict": "pass", "slice": name, **number}
+        for name in (f"town=L{'o' * 300}ng, plan={plan}" for plan in ("basic", "pro"))
+    ]
+    page = card({**EMPTY, "verdicts": verdicts}, "a run")
+    assert [page.count(f"ng, plan={plan}</bdi>") for plan in ("basic", "pro")] == [1, 1]
+    assert "o" * 130 not in page
 
 
 def test_a_column_that_gives_the_label_away_is_named_and_one_that_helps_is_not():

@@ -25,7 +25,9 @@ def test_a_prediction_has_the_name_of_its_class(
     tmp_path: Path, names: list[str], outputs: list[float], predicted: list[str | None]
 ) -> None:
     values = np.array(outputs, np.float32)
-    write_classes(tmp_path, classes_of(names, {"predictions": values}))
+    labels = np.arange(len(values)) % len(names)
+    found = classes_of(names, {"predictions": values}, {"predictions": labels}, labels)
+    write_classes(tmp_path, found)
     found = classes_in((tmp_path / CLASSES).read_bytes())["predictions"]
     assert found.of(values).to_pylist() == predicted
 
@@ -43,5 +45,26 @@ def test_a_prediction_has_the_name_of_its_class(
 def test_an_output_that_does_not_predict_the_classes_has_none(
     tmp_path: Path, names: list[str], outputs: np.ndarray
 ) -> None:
-    write_classes(tmp_path, classes_of(names, {"predictions": outputs}))
+    labels = np.zeros(len(outputs), np.int64)
+    found = classes_of(names, {"predictions": outputs}, {"predictions": labels}, labels)
+    write_classes(tmp_path, found)
     assert not (tmp_path / CLASSES).exists()
+
+
+def test_only_outputs_whose_targets_are_the_label_predict_its_classes() -> None:
+    labels = np.array([0, 1, 1, 0])
+    targets = {
+        "churn": labels[:, None],
+        "one_hot": np.eye(2)[labels],
+        "smoothed": 0.1 + 0.8 * labels,
+        "price": np.array([3.5, 20.0, 0.2, 7.0]),
+        "active": np.array([True, True, False, False]),
+        "unknown": np.array(["a", "b", "b", "a"]),
+    }
+    outputs = {name: np.zeros((4, 1), np.float32) for name in [*targets, "without_target"]}
+    outputs["one_hot"] = np.zeros((4, 2), np.float32)
+    assert set(classes_of(["no", "yes"], outputs, targets, labels)) == {
+        "churn",
+        "one_hot",
+        "smoothed",
+    }

@@ -75,7 +75,9 @@ def test_a_model_below_a_threshold_fails_the_evaluation_and_its_metrics_are_kept
     assert 0.8 < low < document["metrics"]["accuracy"] < high <= 1
 
 
-def test_a_model_is_compared_with_the_newest_version_that_is_exported(digits, trained, tmp_path):
+def test_a_model_is_compared_with_the_newest_version_that_is_exported(
+    digits, trained, tmp_path, capsys
+):
     digits = replace(digits, folder=tmp_path)  # a store in which nothing is exported
     weak = train(digits.replica("train", "weak", model="small", data=digits.data, epochs=1))
     rule = {"kind": "no_worse", "metric": "accuracy", "slices": ["label"], "least": 20}
@@ -101,6 +103,7 @@ def test_a_model_is_compared_with_the_newest_version_that_is_exported(digits, tr
         evaluated("weak", weak, first_run="refuse")
     skipped, document = evaluated("skipped", weak, first_run="refuse", on_fail="skip")
     assert "of the baseline: worse by" in skipped["skipped"]
+    assert f"skipped: {skipped['skipped']}\n" in capsys.readouterr().out
     assert document["passed"] is False
     with pytest.raises(FinalError, match=r"the baseline file:.*/7 cannot be loaded: "):
         evaluated("no-version", trained, baseline=f"{version.rpartition('/')[0]}/7")

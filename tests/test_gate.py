@@ -1,6 +1,7 @@
 """The gate: rules for metrics of a model, by slice and compared with a baseline."""
 
 import json
+import logging
 import math
 import re
 from dataclasses import replace
@@ -29,7 +30,7 @@ from aerotrain.evaluation.leakage import leaking_columns
 from aerotrain.evaluation.metrics import chosen
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
 from aerotrain.evaluation.slices import slicing_of
-from aerotrain.evaluation.verdicts import unjudged
+from aerotrain.evaluation.verdicts import shown, unjudged
 from aerotrain.training.input.record_files import RecordFiles
 
 pytestmark = pytest.mark.process
@@ -186,6 +187,14 @@ def test_the_slice_of_records_without_a_value_says_so(model):
     assert "country missing" in [each.slice for each in outcome.verdicts]
 
 
+def test_a_text_that_looks_like_a_missing_number_is_a_slice_of_its_own(model):
+    block = records(600, wrong=0.1)
+    block.features["country"] = np.repeat([b"", b"nan", b"DE"], 200)
+    rule = Rule(kind="at_least", metric="accuracy", bound=0.1, slices=["country"])
+    counts = {each.slice: each.records for each in judged(model, [rule], block).verdicts}
+    assert (counts["country missing"], counts["country=nan"]) == (200, 200)
+
+
 def test_a_loss_that_chance_explains_is_accepted_and_many_slices_give_it_more_chances(model):
     """The probability of such a loss is 0.08 in the first block, and 0.02 in the second."""
     for seed, alone in ((0, "pass"), (3, "fail")):
@@ -272,6 +281,95 @@ def test_a_slice_of_one_class_has_no_auc(model):
     assert verdicts == ["pass", *["too few records"] * 2, *["pass"] * 3]
 
 
+@pytest.mark.parametrize("metric", ["auc", "recall", "f1_score", "weighted_accuracy"])
+def test_a_bound_does_not_refuse_a_slice_that_has_no_value_for_any_model(metric):
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(inputs))
+    own = ["accuracy", keras.metrics.AUC(name="auc"), keras.metrics.Recall(name="recall")]
+    model.compile("sgd", "binary_crossentropy", metrics=own, weighted_metrics=["accuracy"])
+    model.build((None, 1))
+    model.compute_metrics(None, tf.zeros([1, 1]), tf.zeros([1, 1]), tf.ones([1]))
+    block = records(2000, wrong=0.0)
+    block = replace(block, weight=tf.cast(block.y[:, 0], tf.float32))  # the class 0 has none
+    rule = Rule(kind="at_least", metric=metric, bound=0.5, slices=["label"])
+    whole, no, _ = judged(model, [rule], block).verdicts
+    assert (whole.verdict, no.slice, no.verdict) == ("pass", "label=no", "too few records")
+    # All records are judged, also by a rule that accepts slices which cannot be.
+    block = replace(block, y=0 * block.y, weight=0 * block.weight)
+    whole = judged(model, [rule], block).verdicts[0]
+    assert whole.verdict == "fail"
+    assert f"{metric} cannot be judged by 2,000 records" in whole.reason
+
+
+def test_a_loss_does_not_depend_on_how_many_records_are_summed():
+    """A loss of the reduction ``sum`` is that of the mean; weights that divide it count as such."""
+    block = records(2000, wrong=0.05)
+    weight = tf.constant(np.random.default_rng(1).choice([0.0, 1.0, 5.0], 2000), tf.float32)
+    block = replace(block, weight=weight)
+    by_record = keras.losses.BinaryCrossentropy(reduction="none")
+    losses = by_record(block.y, block.predictions[CANDIDATE]) * weight
+    for reduction, divisor in (("sum", tf.ones_like(weight)), ("mean_with_sample_weight", weight)):
+        inputs = keras.Input((1,))
+        model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(inputs))
+        model.compile("sgd", keras.losses.BinaryCrossentropy(reduction=reduction))
+        model.compute_loss(None, block.y[:1], model(tf.zeros([1, 1])))
+        rule = Rule(kind="at_most", metric="loss", bound=99.0, slices=["country"])
+        found = judged(model, [rule], block)
+        assert len(found.verdicts) == 4
+        for each in found.verdicts:
+            rows = block.features["country"] == each.slice.removeprefix("country=").encode()
+            rows |= each.slice == "all records"
+            expected = np.sum(losses[rows]) / np.sum(divisor[rows])
+            assert each.value == pytest.approx(expected, rel=1e-4), (reduction, each.slice)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda y_true, y_pred: y_true - y_pred, lambda y_true, y_pred: tf.reduce_mean(y_pred)],
+    ids=["every pair of records", "one number for all"],
+)
+def test_a_function_that_returns_no_number_for_each_record_is_refused(model, function):
+    block = records(500, wrong=0.1)
+    block = replace(block, y=tf.cast(block.y[:, 0], tf.float32))
+    rule = Rule(kind="at_most", metric="error", bound=1.0)
+    with pytest.raises(FinalError, match=r"(?s)'error' returns .* a number for each record"):
+        judged(model, [rule], block, functions={"error": function})
+
+
+def test_a_function_may_return_values_of_a_shape_that_is_known_only_by_the_records(model):
+    def error(y_true, y_pred):
+        return tf.abs(tf.squeeze(tf.cast(y_true, tf.float32)) - tf.squeeze(y_pred))
+
+    rules = [
+        Rule(kind="at_most", metric=name, bound=1.0, slices=["country"])
+        for name in ("error", "mae")
+    ]
+    found = judged(model, rules, records(500, wrong=0.1), functions={"error": error}).verdicts
+    values = [each.value for each in found]
+    assert values[:4] == pytest.approx(values[4:])
+
+
+def test_rules_of_many_metrics_and_slices_do_not_make_tensorflow_warn(model, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
+    slices = ["country", "label", {"column": "age", "buckets": [40]}]
+    names = ("auc", "accuracy", "mae", "f1_score", "recall", "precision", "loss")
+    rules = [
+        Rule(kind="at_least", metric=name, bound=0.0, slices=[slices[place % 3]])
+        for place, name in enumerate(names)
+    ]
+    rules += [replace(each, slices=[["country", "label"], slices[2]]) for each in rules[:3]]
+    judged(model, rules, records(600, wrong=0.1), records(500, wrong=0.1))
+    assert "retracing" not in caplog.text
+
+
+def test_a_reason_has_digits_that_tell_the_value_from_the_bound():
+    assert shown(0.94998, 0.95) == "0.94998"
+    assert shown(3.35e-7, 1e-7) == "0.0000003"
+    assert shown(0.5) == "0.5000"
+    assert shown(0.0) == "0.0000"
+    assert shown(float("nan")) == "nan"
+
+
 def test_a_function_of_the_module_is_a_metric(model):
     def cost(y_true, y_pred, weight):
         assert weight is None
@@ -303,6 +401,14 @@ def test_metrics_of_outputs_are_known_by_the_names_of_these():
         **dict.fromkeys(names[:3], -0.5),
         **dict.fromkeys(names[3:], 0.5),
     }
+
+
+def test_a_mistake_in_the_name_of_a_metric_of_outputs_has_the_name_that_is_meant():
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, {name: keras.layers.Dense(1)(inputs) for name in ("a", "b")})
+    rule = Rule(kind="at_least", metric="a_acuracy", bound=0.5)
+    with pytest.raises(FinalError, match=r"did you mean 'a_accuracy'.* outputs a, b: say of which"):
+        check_rules(model, [rule], ["loss", "a_accuracy"], SCHEMA, {})
 
 
 def test_rules_of_two_outputs_have_names_that_differ():
@@ -442,7 +548,7 @@ def test_a_rule_names_one_of_several_outputs_and_its_weights_are_used(form):
     gate = Gate(model, [Rule(**rule, output=names[1])], {}, {}, {})
     found = gate.judge([block], compared=False).metrics[f"{names[1]}_mean_absolute_error"]
     assert found == pytest.approx(np.average(np.abs(y[1, :, 0]), weights=weight[1]), rel=1e-5)
-    with pytest.raises(FinalError, match=f'the model has the outputs .*output="{names[0]}"'):
+    with pytest.raises(FinalError, match=f'one of the outputs .*output="{names[0]}"'):
         Gate(model, [Rule(**rule)], {}, {}, {})
 
 

@@ -29,7 +29,7 @@ from aerotrain.evaluation.gate import (
 )
 from aerotrain.evaluation.records import Predictor
 from aerotrain.evaluation.slices import ALL
-from aerotrain.evaluation.verdicts import TOO_FEW, bounded, unjudged
+from aerotrain.evaluation.verdicts import TOO_FEW, bounded, shown, unjudged
 from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version
 from aerotrain.serving.served import Served
@@ -92,6 +92,7 @@ def run(replica: Replica) -> dict[str, Any]:
         return dict(outcome.metrics)
     reason = refused(failures)
     if arguments.on_fail == "skip":
+        print(f"skipped: {reason}", flush=True)
         return {**outcome.metrics, SKIPPED: reason}
     raise FinalError(f"{reason}; all metrics are in {url}")
 
@@ -126,7 +127,7 @@ def _print(outcome: Outcome, warnings: Sequence[str]) -> None:
     """Write the metrics into the log, and what was not judged."""
     for each in warnings:
         print(f"warning: {each}", flush=True)
-    print(" ".join(f"{name}={value:.4f}" for name, value in outcome.metrics.items()), flush=True)
+    print(" ".join(f"{name}={shown(value)}" for name, value in outcome.metrics.items()), flush=True)
     for verdict in outcome.verdicts:
         if verdict.verdict == TOO_FEW:
             few = f"{verdict.slice} cannot be judged by its {counted(verdict.records, 'record')}"
@@ -215,16 +216,17 @@ def evaluate(
         statistics = load_statistics(arguments.data)
         gate = Gate(model, arguments.rules, schema, statistics, code.functions)
         served, exported = _versions(replica, arguments, baseline, schema)
+        label_names = dataset.names.get(dataset.label, ())
         predictor = Predictor(
             model,
             served,
             schema,
             code.transform,
             exported=exported,
-            columns=gate.columns,
+            columns=[*gate.columns, *([dataset.label] if label_names else [])],
             group=arguments.group,
         )
-        diagnostics = Diagnostics(dataset.names.get(dataset.label, ()))
+        diagnostics = Diagnostics(label_names, dataset.label)
         blocks = predictor.blocks(files, split.records, arguments.batch_size)
         watched = diagnostics.watched(blocks)
         outcome = gate.judge(watched, compared=served is not None)

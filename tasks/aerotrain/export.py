@@ -1,12 +1,14 @@
 """Export a trained model for TensorFlow Serving, verified by a separate process."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
@@ -14,14 +16,15 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Dataset, load_dataset
 from aerotrain.replica import Replica
-from aerotrain.serving.classes import classes_of, write_classes
+from aerotrain.serving.classes import Classes, classes_of, write_classes
 from aerotrain.serving.formats.conversion import check_installed, convert
 from aerotrain.serving.own_process import last_line, seconds_for
 from aerotrain.serving.servable import Servable
+from aerotrain.serving.served import by_name
 from aerotrain.serving.versions import FOLDER, claim_version, model_name, published_version
 from aerotrain.store import MANIFEST, open_store, publish
 from aerotrain.training.error_messages import errors_translated
-from aerotrain.training.input.batches import batch_spec, first_records
+from aerotrain.training.input.batches import Transform, batch_spec, first_records, parse
 from aerotrain.training.input.record_files import streamed
 from aerotrain.training.input.shards import TRAIN_SPLIT, enough, split_of
 from aerotrain.training.model.code import UserCode
@@ -140,7 +143,7 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
         batches = iter(files.records().take(count).batch(_CHECKED_AT_ONCE))
         examples = next(batches)
         outputs = servable.save_requests(examples, saved, model_name(replica.job.store))
-        write_classes(saved, classes_of(dataset.names.get(dataset.label, ()), outputs))
+        write_classes(saved, _classes_of(outputs, examples, dataset, code.transform))
         parts = enumerate(chain([examples], batches))
         _save_checks(servable, parts, check)
         further = replica.scratch / "further_check"
@@ -152,6 +155,21 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
         if arguments.keras_file:
             save_keras_file(model, saved / KERAS_FILE)
     return servable.tolerance
+
+
+def _classes_of(
+    outputs: Mapping[str, Any], examples: tf.Tensor, dataset: Dataset, transform: Transform
+) -> dict[str, Classes]:
+    """The classes of those outputs, of the first ``examples``, that predict the label."""
+    if dataset.label not in dataset.names:
+        return {}
+    features = parse(examples[: len(next(iter(outputs.values())))], dataset.schema)
+    _, y, _ = keras.utils.unpack_x_y_sample_weight(transform(dict(features)))
+    targets = {} if y is None else by_name(y)
+    if len(outputs) == len(targets) == 1:  # whose names may differ
+        targets = dict(zip(outputs, targets.values(), strict=True))
+    names, labels = dataset.names[dataset.label], np.asarray(features[dataset.label])
+    return classes_of(names, outputs, targets, labels)
 
 
 def _save_checks(servable: Servable, parts: Iterator[tuple[int, tf.Tensor]], folder: Path) -> int:

@@ -20,7 +20,8 @@ _STYLE = """
 .forest line.bound { stroke: var(--quiet); stroke-width: 1; stroke-dasharray: 3 2; }
 .forest circle { fill: var(--now); } .forest .few { opacity: .4; }
 .figures td, .figures th { white-space: nowrap; } .forest td { vertical-align: middle; }
-.figures td:first-child { white-space: normal; min-width: 9rem; }
+.figures td:first-child { white-space: normal; min-width: 9rem; max-width: min(24rem, 45vw);
+                          overflow-wrap: anywhere; }
 .figures :is(td, th):first-child, .matrix th:first-child {
   position: sticky; left: 0; background: var(--ground); }
 h2 { margin-top: 1.5rem; }
@@ -32,6 +33,9 @@ details { margin: .3rem 0 0; font-size: 13px; }
 
 #: The most reasons and warnings that are shown at once.
 _REASONS = 12
+
+#: The most characters of the name of a slice.
+_NAME = 120
 
 #: The width and the height of a plot, in its own units, and the radius of the dot of a value.
 _WIDTH, _HEIGHT, _DOT = 100.0, 10.0, 2.2
@@ -99,7 +103,7 @@ def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
         plot = _plot(place(low), place(value), place(high), place(bound))
         rows.append(
             [
-                isolated(each["slice"], 120),
+                isolated(_both_ends(each["slice"])),
                 f'<b class="warn">{verdict}</b>' if style == "fail" else verdict,
                 _number(each["value"]),
                 *([_number(each["baseline"])] if compared else []),
@@ -119,6 +123,11 @@ def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
         f'<h2>{isolated(name, 200)}</h2><div class="caption">{_counts(verdicts)}</div>'
         f'<div class="table figures forest">{table(rows, heads)}</div>'
     )
+
+
+def _both_ends(name: str) -> str:
+    """A long name without its middle: crossed slices often differ in their last column."""
+    return name if len(name) <= _NAME else f"{name[: _NAME // 2]}…{name[-_NAME // 2 :]}"
 
 
 def _counts(verdicts: Sequence[Verdict]) -> str:

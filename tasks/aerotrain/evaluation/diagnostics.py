@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from aerotrain.evaluation.leakage import SAMPLE
 from aerotrain.evaluation.records import CANDIDATE, Block
+from aerotrain.serving.classes import are_labels
 from aerotrain.serving.served import by_name
 
 #: Bins of predicted probabilities, for calibration and for thresholds.
@@ -64,12 +65,12 @@ class Worst:
 
 
 class Diagnostics:
-    """Gathers what the outputs of a model show; ``names`` are those of the label's classes."""
+    """Gathers what the outputs of a model show; ``names`` are those of the classes of ``label``."""
 
-    def __init__(self, names: Sequence[str] = ()) -> None:
+    def __init__(self, names: Sequence[str] = (), label: str = "label") -> None:
         #: The targets of the first records, by output.
         self.targets: dict[str, Floats] = {}
-        self._names = names
+        self._names, self._label = names, label
         self._outputs: dict[str, Output | None] = {}
         #: The worst records of each output, the worst first.
         self.worst: dict[str, list[Worst]] = {}
@@ -90,7 +91,9 @@ class Diagnostics:
             return
         predicted = predictions.astype(np.float64).reshape(len(predictions), -1)
         if name not in self._outputs:
-            self._outputs[name] = _output_of(y, predictions, self._names)
+            predicts_label = self._names and are_labels(y, np.asarray(block.features[self._label]))
+            names = self._names if predicts_label else ()
+            self._outputs[name] = _output_of(y, predictions, names)
         output = self._outputs[name]
         if output is None:
             return

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.gate import Kind, Rule, columns_of
 from aerotrain.data.dataset import Schema
 from aerotrain.evaluation.metrics import CellMetrics, extra_metrics, name_of, output_names
@@ -186,6 +186,7 @@ def _check_outputs(model: keras.Model, rules: Sequence[Rule], compiled: Sequence
             raise FinalError(f"the model has no output {rule.output!r}; it has {', '.join(names)}")
         if rule.output is None and len(names) > 1:
             raise FinalError(
-                f"the model has the outputs {', '.join(names)}: say of which {rule.metric!r} is, "
-                f'as output="{names[0]}"'
+                f"{rule.metric!r} is not a metric of the model{nearest(rule.metric, compiled)}; it "
+                f"has {', '.join(compiled)}. One that is not compiled is of one of the outputs "
+                f'{", ".join(names)}: say of which, as output="{names[0]}"'
             )

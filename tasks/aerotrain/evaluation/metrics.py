@@ -5,6 +5,8 @@ As in training, the state of a metric must be a sum over records: states of cell
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 import keras
@@ -26,6 +28,11 @@ Records = tuple[Any, Any, Any, Any, tf.Tensor, Mapping[int, tf.Tensor]]
 #: The names of metrics, in their order; None are all of them.
 Names = tuple[str, ...] | None
 
+Shape = tuple[int, ...]
+
+#: The records by which it is seen what a metric takes.
+_FEW = 101
+
 #: Metrics whose values are from 0 to 1.
 _RATES = (
     keras.metrics.Accuracy,
@@ -44,6 +51,23 @@ _RATES = (
     keras.metrics.TopKCategoricalAccuracy,
 )
 
+#: By kinds of metrics, the classes of which there must be records, each of which is in one of two
+#: sums, as it is predicted.
+_CLASS, _OTHERS = ("true_positives", "false_negatives"), ("false_positives", "true_negatives")
+_NEEDED = (
+    (
+        (
+            keras.metrics.AUC,
+            keras.metrics.PrecisionAtRecall,
+            keras.metrics.RecallAtPrecision,
+            keras.metrics.SensitivityAtSpecificity,
+            keras.metrics.SpecificityAtSensitivity,
+        ),
+        (_CLASS, _OTHERS),
+    ),
+    ((keras.metrics.Recall, keras.metrics.FBetaScore), (_CLASS,)),
+)
+
 
 class CellMetrics:
     """The metrics of a compiled model, and the others that rules name.
@@ -55,22 +79,36 @@ class CellMetrics:
         self, model: keras.Model, extra: Mapping[str, tuple[keras.metrics.Metric, str | None]]
     ) -> None:
         self._compiled = MetricState(model)
+        self._reductions = keras3.sum_losses_over_records(model)
         self._extra = extra
         self._outputs = output_names(model)
         self._by_name = keras3.compiled_by_name(model) | {n: m for n, (m, _) in extra.items()}
         #: The state of no records, once ``build`` was called.
         self.zero: list[NDArray[Any]] = []
-        self._states = tf.function(self._states_of, autograph=False, reduce_retracing=True)
-        self._results = tf.function(self._results_of, autograph=False, reduce_retracing=True)
+        # A function for each ``names``: TensorFlow warns of one that is traced again for others.
+        self._functions = cache(self._functions_of)
+
+    def _functions_of(self, names: Names) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """What computes the states of cells, and what computes the results of states."""
+        states, results = (
+            tf.function(partial(each, names=names), autograph=False, reduce_retracing=True)
+            for each in (self._states_of, self._results_of)
+        )
+        return states, results
 
     def build(self, y: Any, y_pred: Any, weight: Any) -> None:
         """Create the variables of all metrics, some of which have the shape of an output."""
+
+        def few(each: Any) -> Any:
+            return None if each is None else each[:_FEW]
+
         for name, (metric, output) in self._extra.items():
-            given = self._of_output(output, y, y_pred, weight)
+            given = self._of_output(output, *tf.nest.map_structure(few, [y, y_pred, weight]))
             try:
                 metric.update_state(*given)
             except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
-                shapes = " and predictions ".join(str(tuple(each.shape)) for each in given[:2])
+                whole = self._of_output(output, y, y_pred)
+                shapes = " and predictions ".join(str(tuple(each.shape)) for each in whole)
                 raise FinalError(
                     f"{name!r} cannot be computed of targets {shapes}: {error}; compile the model "
                     "with it to see what it takes"
@@ -92,12 +130,12 @@ class CellMetrics:
         ``records`` are ``x``, ``y``, ``y_pred``, ``weight``, ``added_loss`` and ``masks`` of a
         block, structures of ``(records, …)``; ``x`` and ``weight`` may be None.
         """
-        states = self._states(records, tf.constant(ends), names)
+        states = self._functions(names)[0](records, tf.constant(ends))
         return [np.asarray(each) for each in states]
 
     def results(self, states: States, names: Names) -> dict[str, NDArray[np.float64]]:
         """The results of ``n`` states, by the name of the metric: ``(n,)`` each."""
-        given = self._results([tf.constant(each) for each in states], names)
+        given = self._functions(names)[1]([tf.constant(each) for each in states])
         return {name: np.asarray(each, np.float64) for name, each in given.items()}
 
     def _variables(self) -> list[Any]:
@@ -136,7 +174,7 @@ class CellMetrics:
         with scope:
             added = [tf.reduce_mean(added_loss)]
             loss = keras3.compute_loss(model, x, y, y_pred, weight, added, training=False)
-            keras3.track_loss(model, loss, records)
+            keras3.track_loss(model, loss, self._share_of_loss(weight, records))
             model.compute_metrics(x, y, y_pred, sample_weight=weight)
         states = [
             # Keras counts an update of the losses of outputs as one, whatever its records are.
@@ -149,13 +187,20 @@ class CellMetrics:
             states += metric.stateless_update_state(list(map(tf.constant, zero)), *arguments)
         return states
 
+    def _share_of_loss(self, weight: Any, records: tf.Tensor) -> tf.Tensor:
+        """What a loss that is a mean over ``records`` is a mean of: records, or their weights."""
+        if self._reductions == {"mean_with_sample_weight"} and tf.is_tensor(weight):
+            return tf.reduce_sum(weight)
+        return records
+
     def is_rate(self, name: str) -> bool:
         """Whether the values of the metric of that name are known to be from 0 to 1."""
         return isinstance(self._by_name.get(name), _RATES)
 
     def undefined(self, states: States, names: Names) -> frozenset[str]:
-        """Those metrics that have no value for one state: an AUC without both classes.
+        """Those metrics that the records of one state do not determine, whatever the model is.
 
+        Such as an AUC without both classes, a recall without the class, a mean without weights.
         Keras's value is 0 then.
         """
         variables = self._variables()
@@ -164,18 +209,21 @@ class CellMetrics:
             for place, value in zip(self._places(names), states, strict=True)
         }
 
-        def lacks_a_class(metric: keras.metrics.AUC) -> bool:
-            counts = (metric.true_positives, metric.false_negatives)
-            no_counts = (metric.false_positives, metric.true_negatives)
-            sides = (sum(by_variable[id(each)][0] for each in side) for side in (counts, no_counts))
-            return any(np.any(side == 0) for side in sides)
+        def lacks_records(metric: keras.metrics.Metric) -> bool:
+            if isinstance(metric, keras.metrics.Mean):  # of weights, if all sums are 0
+                return not any(np.any(by_variable[id(each)]) for each in metric.variables)
+            needed = [classes for kinds, classes in _NEEDED if isinstance(metric, kinds)]
+            # The mean of the scores of several classes has a value without some of them.
+            lacks = np.all if isinstance(metric, keras.metrics.FBetaScore) else np.any
+            return any(
+                lacks(sum(by_variable[id(getattr(metric, each))] for each in sums) == 0)
+                for sums in chain.from_iterable(needed)
+            )
 
         return frozenset(
             name
             for name, each in self._by_name.items()
-            if isinstance(each, keras.metrics.AUC)
-            and (names is None or name in names)
-            and lacks_a_class(each)
+            if (names is None or name in names) and lacks_records(each)
         )
 
     def _results_of(self, states: list[tf.Tensor], names: Names) -> dict[str, tf.Tensor]:
@@ -322,10 +370,30 @@ class PerRecord(keras.metrics.Mean):  # type: ignore[misc]  # Keras has no types
         super().__init__(name=name)
         self._function = tensorflow2.converted(function)
         self._weighs = len(inspect.signature(function).parameters) > 2
+        #: The shape of what it returns for a record, known by the first records.
+        self._parts: Shape = ()
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Add the values of a batch."""
+        """Add the values of a batch.
+
+        Raises:
+            FinalError: they are not one for each record, or for each part of one.
+        """
         if self._weighs:
-            super().update_state(self._function(y_true, y_pred, sample_weight))
+            values = self._function(y_true, y_pred, sample_weight)
         else:
-            super().update_state(self._function(y_true, y_pred), sample_weight)
+            values = self._function(y_true, y_pred)
+        if tf.executing_eagerly():  # as in ``build``; else shapes may be unknown
+            self._check_shape(tuple(values.shape), tuple(y_true.shape), tuple(y_pred.shape))
+            self._parts = tuple(values.shape[1:])
+        values = tf.reshape(values, [-1, *self._parts])
+        super().update_state(values, None if self._weighs else sample_weight)
+
+    def _check_shape(self, shape: Shape, y_true: Shape, y_pred: Shape) -> None:
+        # Records of (n,) less those of (n, 1) are (n, n), and their mean would be another.
+        if not shape or shape[0] != y_pred[0] or not {1, *y_true[1:], *y_pred[1:]} >= {*shape[1:]}:
+            raise FinalError(
+                f"the function {self.name!r} returns values of the shape {shape} for targets "
+                f"{y_true} and predictions {y_pred}, and must return a number for each record: "
+                "give both the same shape first, as by tf.reshape(y_true, tf.shape(y_pred))"
+            )

@@ -52,7 +52,7 @@ class _Cut:
 
     def _part(self, value: Any) -> str:
         text = self._text(value)
-        return f"{self.column} missing" if text in ("", "nan") else f"{self.column}={text}"
+        return f"{self.column}={text}" if text else f"{self.column} missing"
 
     def _text(self, value: Any) -> str:
         if self.words and 0 <= value < len(self.words):

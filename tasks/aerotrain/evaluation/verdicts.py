@@ -51,7 +51,7 @@ def unjudged(verdicts: Iterable[Verdict]) -> list[str]:
             by_rule.setdefault(each.rule, []).append(each.verdict)
     return [
         f"{rule} was applied to no slice, because each has too few records, or one class only for "
-        "such as AUC: lower `least`, or evaluate on more"
+        "such as AUC, or no weights: lower `least`, or evaluate on more"
         for rule, found in by_rule.items()
         if set(found) == {TOO_FEW}
     ]
@@ -81,7 +81,7 @@ class Judge:
             figures = self.figures(sums, CANDIDATE, number)
             found = sums.estimate(figures, name, number)
             seen = _seen(rule, name, sums, number, found)
-            judged = _has_enough(rule, sums, number) and name not in figures.undefined
+            judged = _has_enough(rule, seen) and name not in figures.undefined
             verdicts.append(bounded(rule, seen) if judged else _too_few(rule, seen))
         return verdicts
 
@@ -100,11 +100,7 @@ class Judge:
             }
             if not math.isfinite(ours.values[name]) and math.isfinite(theirs.values[name]):
                 judged.append(Verdict(**seen, verdict=FAIL, reason=_not_finite(seen)))
-            elif (
-                not _has_enough(rule, sums, number)
-                or not difference.is_known
-                or name in ours.undefined
-            ):
+            elif not _has_enough(rule, seen) or not difference.is_known or name in ours.undefined:
                 judged.append(_too_few(rule, seen))
             else:
                 judged.append((seen, replace(difference, value=sign * difference.value)))
@@ -116,6 +112,15 @@ class Judge:
         ]
 
 
+def shown(value: float, apart_from: float = math.nan) -> str:
+    """A number with four decimals, or as many as tell it from 0 and from another number."""
+    for decimals in range(4, 12):
+        text = f"{value:.{decimals}f}"
+        if float(text) != apart_from and math.isclose(float(text), value, rel_tol=0.2):
+            break
+    return text
+
+
 def bounded(rule: Rule, seen: Mapping[str, Any]) -> Verdict:
     """The verdict of a bound; ``seen`` has those fields of it that the rule does not decide."""
     assert rule.bound is not None
@@ -125,9 +130,9 @@ def bounded(rule: Rule, seen: Mapping[str, Any]) -> Verdict:
     if value >= rule.bound if below else value <= rule.bound:
         return Verdict(**seen, verdict=PASS)
     reason = (
-        f"{_named(seen)} is {value:.4f}, {'below' if below else 'above'} the threshold of "
-        f"{rule.bound:g}: train longer, change the model, or {'lower' if below else 'raise'} the "
-        "threshold"
+        f"{_named(seen)} is {shown(value, rule.bound)}, {'below' if below else 'above'} the "
+        f"threshold of {rule.bound:g}: train longer, change the model, or "
+        f"{'lower' if below else 'raise'} the threshold"
     )
     return Verdict(**seen, verdict=FAIL, reason=reason)
 
@@ -136,10 +141,12 @@ def _of_gain(rule: Rule, seen: dict[str, Any], gain: Estimate, probability: floa
     if probability >= rule.level:
         return Verdict(**seen, verdict=PASS, probability=probability)
     high, low = (-each for each in gain.interval(rule.level))
+    ours, theirs = seen["value"], seen["baseline"]
     reason = (
-        f"{_named(seen)} is {seen['value']:.4f}, and {seen['baseline']:.4f} of the baseline: worse "
-        f"by {-gain.value:.4f} ({100 * (1 - rule.level):g} % interval {low:.4f} to {high:.4f}, "
-        f"{seen['records']:,} records)" + (f", where {rule.by:g} is allowed" if rule.by else "")
+        f"{_named(seen)} is {shown(ours, theirs)}, and {shown(theirs, ours)} of the baseline: "
+        f"worse by {shown(-gain.value)} ({100 * (1 - rule.level):g} % interval {shown(low)} to "
+        f"{shown(high)}, {seen['records']:,} records)"
+        + (f", where {rule.by:g} is allowed" if rule.by else "")
     )
     return Verdict(**seen, verdict=FAIL, probability=probability, reason=reason)
 
@@ -156,17 +163,24 @@ def _seen(rule: Rule, name: str, sums: Sums, number: int, found: Estimate) -> di
     }
 
 
-def _has_enough(rule: Rule, sums: Sums, number: int) -> bool:
-    is_whole = not sums.slicing.cuts
-    return (is_whole and rule.kind != Kind.NO_WORSE) or sums.records(number) >= rule.least
+def _has_enough(rule: Rule, seen: Mapping[str, Any]) -> bool:
+    return _is_always_judged(rule, seen) or bool(seen["records"] >= rule.least)
+
+
+def _is_always_judged(rule: Rule, seen: Mapping[str, Any]) -> bool:
+    """Whether it is a bound for all records, without which a model would pass unseen."""
+    return rule.kind != Kind.NO_WORSE and seen["slice"] == ALL
 
 
 def _too_few(rule: Rule, seen: dict[str, Any]) -> Verdict:
-    if rule.too_few == Choice.ACCEPT:
+    always = _is_always_judged(rule, seen)
+    if rule.too_few == Choice.ACCEPT and not always:
         return Verdict(**seen, verdict=TOO_FEW)
+    least = "" if always else f"at least {rule.least}, and "
     reason = (
-        f"{_named(seen)} cannot be judged by {seen['records']:,} records (at least {rule.least}, "
-        "and both classes for such as AUC): evaluate on more, or accept it by too_few"
+        f"{_named(seen)} cannot be judged by {seen['records']:,} records ({least}both classes for "
+        "such as AUC, and weights above 0): evaluate on more"
+        + ("" if always else ", or accept it by too_few")
     )
     return Verdict(**seen, verdict=FAIL, reason=reason)
 

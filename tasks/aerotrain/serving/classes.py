@@ -39,15 +39,32 @@ class Classes:
         return pa.DictionaryArray.from_arrays(indices, pa.array(self.classes, pa.string()))
 
 
-def classes_of(names: Sequence[str], outputs: Mapping[str, Any]) -> dict[str, Classes]:
+def are_labels(targets: Any, labels: Any) -> bool:
+    """Whether ``targets`` are the numbers ``labels`` of classes, or one-hot, or smoothed."""
+    values = np.asarray(targets).reshape(len(labels), -1)
+    if values.dtype.kind not in "fiub":
+        return False
+    if values.shape[1] > 1:
+        return bool((values.argmax(axis=1) == labels).all())
+    values = values[:, 0]
+    of_two_classes = bool(((values > 0.5) == labels).all()) and bool((abs(values) <= 1).all())
+    return of_two_classes or bool((values == labels).all())
+
+
+def classes_of(
+    names: Sequence[str], outputs: Mapping[str, Any], targets: Mapping[str, Any], labels: Any
+) -> dict[str, Classes]:
     """The classes of each of the outputs, ``(records, *shape)``, that predicts these ``names``.
 
-    A single number is a probability, or a logit if some are not from 0 to 1.
+    The ``targets`` of such an output are the ``labels`` of the same records. A single number is a
+    probability, or a logit if some are not from 0 to 1.
     """
     found = {}
     for output, values in outputs.items():
         size = values.shape[1] if values.ndim == 2 else 1
         if values.ndim > 2 or values.dtype.kind != "f" or not names:
+            continue
+        if output not in targets or not are_labels(targets[output], labels):
             continue
         if size == len(names) > 1:
             found[output] = Classes(classes=names)
