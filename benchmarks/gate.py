@@ -60,7 +60,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     print_origin()
     keras.utils.set_random_seed(0)
-    simulated, models, compared, rounds = (300, 4, 100, 2) if quick else (1000, 40, 1000, 3)
+    simulated, models, compared, rounds = (300, 4, 100, 3) if quick else (1000, 40, 1000, 3)
     figures = {
         "false_refusals": refused(simulated, 0.0),
         "power": refused(simulated, LOSS),

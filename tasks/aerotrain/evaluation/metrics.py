@@ -79,7 +79,7 @@ class CellMetrics:
         self, model: keras.Model, extra: Mapping[str, tuple[keras.metrics.Metric, str | None]]
     ) -> None:
         self._compiled = MetricState(model)
-        self._reductions = keras3.sum_losses_over_records(model)
+        self._reductions = keras3.average_losses(model)
         self._extra = extra
         self._outputs = output_names(model)
         self._by_name = keras3.compiled_by_name(model) | {n: m for n, (m, _) in extra.items()}

@@ -140,7 +140,7 @@ def losses(model: keras.Model) -> list[Any]:
     return [each.loss for each in getattr(model._compile_loss, "_flat_losses", None) or ()]
 
 
-def sum_losses_over_records(model: keras.Model) -> set[str]:
+def average_losses(model: keras.Model) -> set[str]:
     """Let the losses of a compiled model be means over records where they are sums of batches.
 
     A sum depends on how many records a batch has. Returns the reductions of all losses.
