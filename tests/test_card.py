@@ -124,12 +124,24 @@ def test_a_number_has_residuals_and_its_worst_records():
         (np.arange(100) % 2, np.full((100, 1), 0.3), "never predicts classes .*: 1 \\(50\\)"),
         (np.arange(100) % 2, np.full((100, 1), 0.3), "is the same for all records"),
         (np.arange(90) % 3, np.eye(3)[np.arange(90) % 2], r"never predicts .*: 2 \(30\)"),
+        (np.arange(90) % 3, np.full((90, 3), [0.3, 0.6, 0.1]), "is the same for all records"),
         (RANDOM.normal(size=50), np.full((50, 1), 2.5), "is the same for all records"),
     ],
 )
 def test_predictions_that_are_constant_or_lack_a_class_are_warned_of(y, predicted, warning):
     assert any(re.search(warning, each) for each in seen(y, predicted).warnings())
     assert seen(y, RANDOM.random(predicted.shape)).warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("y", "predicted"),
+    [
+        ((RANDOM.random(1000) < 0.002).astype(int), RANDOM.uniform(0.001, 0.004, (1000, 1))),
+        (np.zeros(90, int), np.array([[0.5, 0.3, 0.2]]) + RANDOM.random((90, 1)) * [[0.01, 0, 0]]),
+    ],
+)
+def test_small_probabilities_that_differ_are_not_called_the_same(y, predicted):
+    assert seen(y, predicted, blocks=5).warnings() == []
 
 
 def test_outputs_that_have_no_picture_are_left_out():

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aerotrain.serving.classes import classes_in, classes_of, write_classes
+from aerotrain.contract.errors import FinalError
+from aerotrain.serving.classes import Classes, check_classes, classes_in, classes_of, write_classes
 from aerotrain.serving.versions import CLASSES
 
 NAN = float("nan")
@@ -68,3 +69,21 @@ def test_only_outputs_whose_targets_are_the_label_predict_its_classes() -> None:
         "one_hot",
         "smoothed",
     }
+
+
+@pytest.mark.parametrize("names", [["yes", "no"], ["no", "maybe"]])
+def test_a_model_of_other_classes_is_not_compared(tmp_path: Path, names: list[str]) -> None:
+    write_classes(tmp_path, {"predictions": Classes(classes=["no", "yes"])})
+    with pytest.raises(
+        FinalError, match="the baseline s3://a/serving/3 predicts the classes no, yes, and"
+    ):
+        check_classes("the baseline s3://a/serving/3", tmp_path, names)
+
+
+@pytest.mark.parametrize("names", [["no", "yes"], ("no", "yes"), ()])
+def test_a_model_of_the_same_classes_or_of_unknown_ones_is_compared(
+    tmp_path: Path, names: list[str]
+) -> None:
+    check_classes("a version without names", tmp_path, names)
+    write_classes(tmp_path, {"predictions": Classes(classes=["no", "yes"])})
+    check_classes("a version with names", tmp_path, names)

@@ -126,11 +126,14 @@ def test_a_metric_that_is_no_finite_number_fails_the_evaluation():
 
 def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_path):
     columns = ("Monthly Spend", "Monthly_Spend", "größe", "a-b", "x:y", "_z", "Age", "age")
-    columns += ("class", "c\\d", "e/f>g", "address.city")
+    columns += ("class", "c\\d", "e/f>g", "address.city", "2nd")
     schema = {name: Feature("float32", ()) for name in columns}
     names = input_names(schema)
     assert names == {
-        **{name: name for name in ("Age", "Monthly_Spend", "a-b", "e/f>g")},
+        **{name: name for name in ("Age", "Monthly_Spend")},
+        "a-b": "a_b",
+        "e/f>g": "e_f_g",
+        "2nd": "x2nd",
         "age": "age_1",
         "Monthly Spend": "Monthly_Spend_1",
         "_z": "x_z",
@@ -151,13 +154,16 @@ def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_pat
     assert servable.renamed == {each: names[each] for each in columns if names[each] != each}
     servable.save(tmp_path)
     signature = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    assert set(signature.structured_input_signature[1]) == set(names.values())
     for name, weight in weights.items():
         given = {names[each]: tf.constant([float(each == name)]) for each in schema}
         assert signature(**given)["predictions"].numpy() == pytest.approx([weight])
 
 
 def test_an_export_of_columns_with_spaces_and_other_letters_warns_of_nothing(tmp_path, caplog):
-    schema = {name: Feature("float32", ()) for name in ("Monthly Spend", "größe", "x:y", "_z")}
+    schema = {
+        name: Feature("float32", ()) for name in ("Monthly Spend", "größe", "x:y", "_z", "a-b")
+    }
     inputs = keras.Input((len(schema),))
     model = keras.Model(inputs, keras.ops.sum(inputs, axis=1))
     servable = Servable(model, lambda each: (tf.stack([*each.values()], axis=1), 0), schema)

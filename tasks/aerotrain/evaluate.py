@@ -12,7 +12,6 @@ from aerotrain.contract.gate import CARD, CARD_DATA, METRICS, SERVING, Choice, K
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import (
     Dataset,
-    Schema,
     Split,
     json_text,
     load_dataset,
@@ -32,6 +31,7 @@ from aerotrain.evaluation.slices import ALL
 from aerotrain.evaluation.verdicts import TOO_FEW, bounded, shown, unjudged
 from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version
+from aerotrain.serving.classes import check_classes
 from aerotrain.serving.served import Served
 from aerotrain.serving.versions import model_name
 from aerotrain.store import MANIFEST, CorruptError, MissingError, open_store
@@ -215,7 +215,7 @@ def evaluate(
             return by_keras(model, batches, arguments.rules, split), Examined()
         statistics = load_statistics(arguments.data)
         gate = Gate(model, arguments.rules, schema, statistics, code.functions)
-        served, exported = _versions(replica, arguments, baseline, schema)
+        served, exported = _versions(replica, arguments, baseline, dataset)
         label_names = dataset.names.get(dataset.label, ())
         predictor = Predictor(
             model,
@@ -257,17 +257,19 @@ def _check_batches_suffice(arguments: EvaluateArguments) -> None:
 
 
 def _versions(
-    replica: Replica, arguments: EvaluateArguments, baseline: str | None, schema: Schema
+    replica: Replica, arguments: EvaluateArguments, baseline: str | None, dataset: Dataset
 ) -> tuple[Served | None, Served | None]:
     """The baseline, and the exported version whose format is evaluated; each None if not needed."""
     served = exported = None
     if baseline:
-        served = Served.fetched(baseline, replica.scratch / "baseline", schema, role="the baseline")
+        folder = replica.scratch / "baseline"
+        served = Served.fetched(baseline, folder, dataset.schema, role="the baseline")
+        check_classes(served.title, folder, dataset.names.get(dataset.label, ()))
     if arguments.model_format is not None:
         exported = Served.fetched(
             arguments.model,
             replica.scratch / "exported",
-            schema,
+            dataset.schema,
             role="the version",
             model_format=Format(arguments.model_format),
         )

@@ -72,6 +72,8 @@ class Diagnostics:
         self.targets: dict[str, Floats] = {}
         self._names, self._label = names, label
         self._outputs: dict[str, Output | None] = {}
+        #: The least and the greatest value of each output, by its place in the prediction.
+        self._ranges: dict[str, tuple[Floats, Floats]] = {}
         #: The worst records of each output, the worst first.
         self.worst: dict[str, list[Worst]] = {}
 
@@ -97,6 +99,11 @@ class Diagnostics:
         output = self._outputs[name]
         if output is None:
             return
+        least, greatest = self._ranges.get(name, (predicted[0], predicted[0]))
+        self._ranges[name] = (
+            np.minimum(least, predicted.min(axis=0)),
+            np.maximum(greatest, predicted.max(axis=0)),
+        )
         targets = y.astype(np.float64).reshape(len(y), -1)
         errors = output.add(targets, predicted)
         found = [
@@ -118,6 +125,8 @@ class Diagnostics:
             title = "the output" if name == "predictions" else f"the output {name!r}"
             if output is not None:
                 found += [f"{title} {each}" for each in output.warnings()]
+                if len(self.worst[name]) > 1 and np.allclose(*self._ranges[name], atol=0):
+                    found.append(f"{title} {_CONSTANT}")
         return found
 
 
@@ -240,8 +249,6 @@ class Binary:
         middle = THRESHOLDS // 2
         predicted = (self._counts[:, :middle].sum(), self._counts[:, middle:].sum())
         yield from _never_predicted(self._names, predicted, self._counts.sum(axis=1))
-        if np.count_nonzero(self._counts.sum(axis=0)) == 1 and self._counts.sum() > 1:
-            yield _CONSTANT
 
 
 class Classes:
@@ -315,7 +322,6 @@ class Numbers:
         self._random = np.random.default_rng(0)
         self._keys: Floats = np.zeros(0)
         self._pairs: Floats = np.zeros((0, 2))
-        self._range = [np.inf, -np.inf]
         self._records = 0
 
     def add(self, y: Floats, predicted: Floats) -> Floats:
@@ -323,7 +329,6 @@ class Numbers:
         pairs = np.concatenate([self._pairs, np.stack([y[:, 0], predicted[:, 0]], axis=1)])
         chosen = np.sort(np.argsort(keys, kind="stable")[:_SAMPLE])
         self._keys, self._pairs = keys[chosen], pairs[chosen]
-        self._range = [min(self._range[0], predicted.min()), max(self._range[1], predicted.max())]
         self._records += len(y)
         return np.abs(np.nan_to_num(y[:, 0] - predicted[:, 0], nan=np.inf))
 
@@ -345,8 +350,7 @@ class Numbers:
         }
 
     def warnings(self) -> Iterator[str]:
-        if self._range[0] == self._range[1] and self._records > 1:
-            yield _CONSTANT
+        return iter(())
 
 
 _CONSTANT = (

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from aerotrain.contract.errors import FinalError
 from aerotrain.serving.versions import CLASSES
 
 #: What follows the name of an output in that of the column of its classes.
@@ -86,3 +87,22 @@ def write_classes(saved: Path, classes: Mapping[str, Classes]) -> None:
 def classes_in(text: str | bytes) -> dict[str, Classes]:
     """What ``write_classes`` wrote."""
     return {name: Classes(**each) for name, each in json.loads(text).items()}
+
+
+def check_classes(title: str, saved: Path, names: Sequence[str]) -> None:
+    """Check that a SavedModel, which messages call ``title``, predicts the classes ``names``.
+
+    Nothing is known of a model without the file, nor of a label without names.
+
+    Raises:
+        FinalError: it predicts other ones, or in another order.
+    """
+    if not names or not (saved / CLASSES).exists():
+        return
+    for each in classes_in((saved / CLASSES).read_bytes()).values():
+        if list(each.classes) != list(names):
+            raise FinalError(
+                f"{title} predicts the classes {', '.join(each.classes)}, and the label of the data "
+                f"has {', '.join(names)}: they cannot be compared; declare the same classes in the "
+                "same order, or name another model"
+            )

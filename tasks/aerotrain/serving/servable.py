@@ -22,8 +22,8 @@ from aerotrain.training.model.keras_adapter import KERAS
 TOLERANCES = {"bfloat16": 0.05, "float16": 0.005}
 _TOLERANCE = 1e-5
 
-#: The names of inputs that a signature keeps: those of operations without dots and backslashes.
-_SIGNATURE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_/>-]*")
+#: The names of inputs that a signature keeps wherever it has them: those of Python's parameters.
+_SIGNATURE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 Features = Mapping[str, tf.Tensor]
 Outputs = dict[str, tf.Tensor]
@@ -208,14 +208,14 @@ def input_names(features: Iterable[str]) -> dict[str, str]:
     """The input of ``serving_default`` for each feature.
 
     It has the feature's name, in which underscores replace what a signature does not accept, such
-    as spaces and letters that are not ASCII. An underscore follows a keyword of Python. Names that
-    are then alike, but for their case, are numbered: ``unit price`` and ``unit_price`` are
-    ``unit_price_1`` and ``unit_price``.
+    as spaces, dashes and letters that are not ASCII; ``x`` precedes another first character than a
+    letter, and an underscore follows a keyword of Python. Names that are then alike, but for their
+    case, are numbered: ``unit-price`` and ``unit_price`` are ``unit_price_1`` and ``unit_price``.
     """
     names: dict[str, str] = {}
     taken = set()
     for feature in sorted(features, key=lambda each: (not _is_signature_name(each), each)):
-        stem = re.sub(r"[^A-Za-z0-9_/>-]", "_", feature)
+        stem = re.sub(r"[^A-Za-z0-9_]", "_", feature)
         stem = stem if _SIGNATURE_NAME.fullmatch(stem) else f"x{stem}"
         stem = stem if _is_signature_name(stem) else f"{stem}_"
         name, number = stem, 0
