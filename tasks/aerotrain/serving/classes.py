@@ -102,7 +102,7 @@ def check_classes(title: str, saved: Path, names: Sequence[str]) -> None:
     for each in classes_in((saved / CLASSES).read_bytes()).values():
         if list(each.classes) != list(names):
             raise FinalError(
-                f"{title} predicts the classes {', '.join(each.classes)}, and the label of the data "
-                f"has {', '.join(names)}: they cannot be compared; declare the same classes in the "
-                "same order, or name another model"
+                f"{title} predicts the classes {', '.join(each.classes)}, and the label of the "
+                f"data has {', '.join(names)}: they cannot be compared; declare the same classes "
+                "in the same order, or name another model"
             )
