@@ -5,7 +5,7 @@ The types of columns are inferred, and bad lines isolated, in ``text.py``.
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Self
@@ -30,7 +30,10 @@ _NEAR = 2**16
 _DELIMITERS = "\t;|"
 
 #: A number, perhaps in quotes.
-_NUMBER = re.compile(rb'"?[+-]?\d+(\.\d*)?"?')
+_NUMBER = re.compile(rb'"?[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"?')
+
+#: How many lines of a file are compared to see whether blanks separate their values.
+_COMPARED_LINES = 20
 
 #: What Arrow says of a value of another type.
 _WRONG = re.compile(r"^In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to (\S+): (.*)$")
@@ -69,7 +72,11 @@ class CsvSource(TextSource):
         return super().of(description)
 
     def facts(self) -> dict[str, str]:
-        header = "none; 'names' has the names" if self._names else "the first line of each file"
+        header = "none; 'names' has the names"
+        if not self._names:
+            header = "the first line of each file"
+            if any(name != name.strip() for name in self._first_line(self.files[0])):
+                header += ", without the blanks around its names"
         format_of = f"{self._delimiter!r} between values, {self._decimal!r} in numbers"
         return {**super().facts(), "header": header, "format": format_of}
 
@@ -175,8 +182,9 @@ class CsvSource(TextSource):
         return f"column {name}: {value[:_SHOWN]} is no {_KINDS.get(kind, kind)}"
 
     def header(self, file: InputFile) -> list[str]:
-        if self._names:
-            return []
+        return [] if self._names else [name.strip() for name in self._first_line(file)]
+
+    def _first_line(self, file: InputFile) -> list[str]:
         try:
             text = first_line(file).decode(self.encoding)
             return next(csv.reader([text], delimiter=self._delimiter)) if text.strip() else []
@@ -242,6 +250,12 @@ class CsvSource(TextSource):
             return None
         if first.startswith(b"#") and delimiter in b"".join(first_lines[1:]):
             return "begins with a comment; remove its first line"
+        if "delimiter" not in self.description and _by_blanks(first_lines):
+            return (
+                "has no ',' in its first lines, but numbers between blanks; set 'delimiter' to ' ' "
+                "if one blank separates two values, write other files with commas, or set "
+                "'delimiter' to ',' if a line is one value"
+            )
         counts = {each: first.count(each.encode()) for each in _DELIMITERS}
         most = max(counts, key=lambda each: counts[each])
         if "delimiter" in self.description or not counts[most]:
@@ -253,7 +267,15 @@ class CsvSource(TextSource):
 
 
 def _are_numbers(line: bytes, delimiter: bytes) -> bool:
-    return all(_NUMBER.fullmatch(each) for each in line.split(delimiter))
+    return all(_NUMBER.fullmatch(each.strip()) for each in line.split(delimiter))
+
+
+def _by_blanks(lines: Sequence[bytes]) -> bool:
+    """Whether lines are values between blanks: as many on each, with numbers on the later ones."""
+    first, *later = [line.split() for line in lines[:_COMPARED_LINES]]
+    if len(first) < 2 or any(len(line) != len(first) for line in later):
+        return False
+    return any(_NUMBER.fullmatch(each) for line in later or [first] for each in line)
 
 
 def _nulls_for_empty(column: pa.ChunkedArray) -> pa.ChunkedArray:
