@@ -78,18 +78,19 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
     nulls = {name: mask for name, each in values.items() if (mask := _nulls(each)) is not None}
     rejections = _Rejections(batch)
     lacking = [name for name in nulls if _has_no_missing(name, schema[name], rules, batch)]
+    advice = _advice([n for n in lacking if n != rules.label], schema, values)
     for name in lacking:
-        reason = f"column {name!r} is missing, and {schema[name].dtype} has no value for missing; "
-        is_label = name == rules.label
-        why = f"the label {name!r} is missing" if is_label else reason + _advice(lacking, values)
-        rejections.add(nulls[name], why)
+        why = f"column {name!r} is missing, and {schema[name].dtype} has no value for missing; "
+        rejections.add(
+            nulls[name], f"the label {name!r} is missing" if name == rules.label else why + advice
+        )
     for name, each in values.items():
         if not schema[name].is_float and isinstance(each, pa.Array) and is_list_type(each.type):
             rejections.add(
                 nulls_within(each),
                 f"column {name!r} has a null within its list, and {schema[name].dtype} has no "
-                "value for missing; write one in its place, or, of numbers, declare it float32 in "
-                "'types' of the source",
+                "value for missing; write one in its place"
+                + (", or declare it float32 in 'types'" if "int" in schema[name].dtype else ""),
             )
     for name in batch.padding.keys() & schema.keys():
         rejections.add(*longer_than(batch.padding[name], name, values[name]))
@@ -196,15 +197,17 @@ def _has_no_missing(name: str, feature: Feature, rules: PlanArguments, batch: Ba
     return name == rules.label or not has_missing
 
 
-def _advice(lacking: Sequence[str], values: Mapping[str, Any]) -> str:
+def _advice(lacking: Sequence[str], schema: Schema, values: Mapping[str, Any]) -> str:
     """What to do about the columns that lack values, all of them at once."""
+    shapes = {name: prod(schema[name].shape) for name in lacking if schema[name].shape}
+    each = (repr(n) + (f", a list of {shapes[n]}" if n in shapes else "") for n in lacking)
+    given = f"give values in 'fill' for {', '.join(each)}"
     numbers = [name for name in lacking if pa.types.is_integer(values[name].type)]
-    given = f"give values of {', '.join(map(repr, lacking))} in 'fill'"
     kind = exact_float(max((largest_of(values[name]) for name in numbers), default=0))
     if not numbers or kind is None:
-        return f"{given}, of a list as many as it has"
-    named = ", ".join(f"{name!r}: {kind!r}" for name in numbers)
-    return f"declare {{{named}}} in 'types' of the source, so that they are NaN, or {given}"
+        return given
+    types = dict.fromkeys(numbers, kind)
+    return f"declare {types} in 'types' of the source, so that they are NaN, or {given}"
 
 
 def _has_nan(column: Column) -> Mask:

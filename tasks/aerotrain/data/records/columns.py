@@ -197,10 +197,12 @@ def arrow_type(feature: Feature) -> pa.DataType:
 def nulls_within(lists: pa.Array) -> NDArray[np.bool_]:
     """The rows whose lists hold a null, at any depth."""
     inner = lists.flatten()
+    rows = np.zeros(len(lists), np.bool_)
+    if not inner.null_count and not is_list_type(inner.type):
+        return rows
     wrong = pc.is_null(inner).to_numpy(zero_copy_only=False)
     if is_list_type(inner.type):
         wrong = wrong | nulls_within(inner)
-    rows = np.zeros(len(lists), np.bool_)
     rows[pc.list_parent_indices(lists).to_numpy()[wrong]] = True
     return rows
 

@@ -32,6 +32,12 @@ _DELIMITERS = "\t;|"
 #: A number, perhaps in quotes.
 _NUMBER = re.compile(rb'"?[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"?')
 
+_BY_BLANKS = (
+    "has no ',' in its first lines, but numbers between blanks; set 'delimiter' to ' ' if one "
+    "blank separates two values, write commas if several do, or set 'delimiter' to ',' if a line "
+    "is one value"
+)
+
 #: How many lines of a file are compared to see whether blanks separate their values.
 _COMPARED_LINES = 20
 
@@ -250,16 +256,12 @@ class CsvSource(TextSource):
             return None
         if first.startswith(b"#") and delimiter in b"".join(first_lines[1:]):
             return "begins with a comment; remove its first line"
-        if "delimiter" not in self.description and _by_blanks(first_lines):
-            return (
-                "has no ',' in its first lines, but numbers between blanks; set 'delimiter' to ' ' "
-                "if one blank separates two values, write other files with commas, or set "
-                "'delimiter' to ',' if a line is one value"
-            )
         counts = {each: first.count(each.encode()) for each in _DELIMITERS}
         most = max(counts, key=lambda each: counts[each])
-        if "delimiter" in self.description or not counts[most]:
+        if "delimiter" in self.description:
             return None
+        if not counts[most]:
+            return _BY_BLANKS if _are_between_blanks(first_lines) else None
         return (
             f"has no ',' in its first line, but {counts[most]} {most!r}; set 'delimiter' to "
             "what separates its values"
@@ -270,7 +272,7 @@ def _are_numbers(line: bytes, delimiter: bytes) -> bool:
     return all(_NUMBER.fullmatch(each.strip()) for each in line.split(delimiter))
 
 
-def _by_blanks(lines: Sequence[bytes]) -> bool:
+def _are_between_blanks(lines: Sequence[bytes]) -> bool:
     """Whether lines are values between blanks: as many on each, with numbers on the later ones."""
     first, *later = [line.split() for line in lines[:_COMPARED_LINES]]
     if len(first) < 2 or any(len(line) != len(first) for line in later):

@@ -5,6 +5,7 @@ stored once. So texts are read as dictionaries, as they are stored, and batches 
 of the values that the dictionaries stand for.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,9 @@ _ROW_GROUP_BYTES = 128 * 2**20
 _SCHEMA_ROWS = 1000
 _FOOTERS = 32
 
+#: What pandas calls the index of a table, its row numbers, in a file.
+_INDEX = re.compile(r"__index_level_\d+__").fullmatch
+
 #: Bytes of a value in memory by its physical type; a text is an index into a dictionary.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
 
@@ -64,6 +68,13 @@ class ParquetSource(FileSource):
     """Parquet files below a URL."""
 
     options = COLUMN_OPTIONS | {"nulls", "pad"}
+
+    def facts(self) -> dict[str, str]:
+        with _opened(self.files[0]) as parquet:
+            left_out = [each for each in parquet.schema_arrow.names if _INDEX(each)]
+        return super().facts() | (
+            {"index of pandas": f"{left_out[0]}; not read"} if left_out else {}
+        )
 
     def fragments(self) -> Iterator[Fragment]:
         ratio = self._ratio
@@ -141,7 +152,11 @@ class ParquetSource(FileSource):
         for file in self.files[:: -(-len(self.files) // _FOOTERS)]:
             with _opened(file) as parquet:
                 metadata, fields = parquet.metadata, parquet.schema_arrow
-            integers = {each.name for each in fields if pa.types.is_integer(each.type)}
+            integers = {
+                each.name
+                for each in fields
+                if pa.types.is_integer(each.type) or pa.types.is_null(each.type)
+            }
             for group in map(metadata.row_group, range(metadata.num_row_groups)):
                 for column in _columns_of(group, integers.intersection(names)):
                     name, statistics = column.path_in_schema, column.statistics
@@ -160,11 +175,16 @@ class ParquetSource(FileSource):
         """The columns to read of a file, except Hive partitions."""
         selected = self._selected(file, parquet)
         names = [name for name in selected if name not in file.partitions]
-        check_columns(file.url, names, parquet.schema_arrow.names)
+        check_columns(file.url, names, self._names_in(parquet))
         return names
 
+    def _names_in(self, parquet: pq.ParquetFile) -> list[str]:
+        """The columns of a file, but the row numbers that pandas adds, unless they are named."""
+        named = self.declared.columns or ()
+        return [each for each in parquet.schema_arrow.names if each in named or not _INDEX(each)]
+
     def _selected(self, file: InputFile, parquet: pq.ParquetFile) -> list[str]:
-        found = parquet.schema_arrow.names
+        found = self._names_in(parquet)
         others = [name for name in file.partitions if name not in found]
         return self.declared.selected(file.url, [*found, *others])
 
@@ -172,7 +192,7 @@ class ParquetSource(FileSource):
         assert schema is not None
         file, (first, last) = file_and_span(description)
         with _opened(file) as parquet:
-            found, partitions = parquet.schema_arrow.names, file.partitions
+            found, partitions = self._names_in(parquet), file.partitions
             self.declared.check_others(file.url, [*found, *partitions], schema)
             check_columns(file.url, [name for name in schema if name not in partitions], found)
             # A column with the name of a partition is read to compare them.
