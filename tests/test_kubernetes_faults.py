@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from aerotrain.contract.status import State
 from aerotrain_airflow.backends.kubernetes import backend as backend_module
 from aerotrain_airflow.backends.kubernetes import lifecycle, watch
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.backends.kubernetes.identity import POSITIONS
 from aerotrain_airflow.backends.kubernetes.lines import LONGEST
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.launcher import Launcher
@@ -74,6 +76,42 @@ def test_each_line_is_passed_on_once_although_its_stream_is_cut(followed: Imagin
     followed.become(statuses.exited(0))
     followed.end()
     assert followed.lines == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "unable to retrieve container logs for containerd://0f3c",
+        'failed to try resolving symlinks in path "/var/log/pods/replica/0.log"\n',
+        "rpc error: code = NotFound desc = an error occurred\nmore of it\n",
+    ],
+)
+def test_an_error_of_a_kubelet_in_place_of_a_log_is_no_line_and_no_position(
+    followed: ImaginedGroup, answer: str
+) -> None:
+    followed.say("one")
+    followed.hears("one")
+    followed.double.hide_log("job-chief", answer, followed.namespace)
+    followed.say("two")
+    followed.become(statuses.exited(139))
+    followed.until_restarted(1)
+    followed.say("three")
+    followed.hears("one", "three")
+    followed.become(statuses.exited(0))
+    assert followed.end().state is State.SUCCEEDED
+
+
+def test_a_stored_position_that_is_no_time_is_ignored(own: KubernetesDouble) -> None:
+    group = ImaginedGroup(own)
+
+    def damage(owner: dict[str, Any]) -> None:
+        owner["metadata"]["annotations"][POSITIONS] = '{"chief": "unable"}'
+
+    own.edit("configmaps", "job", damage, group.namespace)
+    group.followed().say("one")
+    group.hears("one")
+    group.become(statuses.exited(0))
+    assert group.end().state is State.SUCCEEDED
 
 
 def test_reading_continues_after_a_log_is_rotated(followed: ImaginedGroup) -> None:

@@ -133,6 +133,7 @@ def test_a_restart_that_is_not_possible_now_is_carried_out_later(
     assert fault.fits == 5
     [said] = [each for each in caplog.messages if "restarted once that is possible" in each]
     assert says in said
+    assert len([each for each in caplog.messages if each.endswith("restarting chief")]) == 1
 
 
 @pytest.mark.process

@@ -25,7 +25,7 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException
 
 from aerotrain.contract.errors import FinalError, backoff
-from aerotrain_airflow.backends.kubernetes.lines import LONGEST, Line, LineSplitter, readable
+from aerotrain_airflow.backends.kubernetes.lines import LONGEST, Line, LineSplitter, moment, readable
 
 Manifest = Mapping[str, Any]
 T = TypeVar("T")
@@ -211,7 +211,7 @@ class Cluster:
     async def log(
         self, pod: str, *, container: str, since: str = "", follow: bool = False, tail: int = 0
     ) -> AsyncIterator[tuple[str, str]]:
-        """The lines of a container, each with its time (RFC 3339, UTC, nanoseconds).
+        """The lines of a container, each with its ``moment``.
 
         ``since`` is a time from an earlier line; the API only compares seconds, so lines of that
         second are repeated. ``tail`` is the number of last lines, 0 for all. A line that is too
@@ -219,7 +219,7 @@ class Cluster:
         not followed; otherwise the rest of it may still come.
 
         Raises:
-            ApiError, AwayError: as for ``watch``.
+            ApiError, AwayError: as for ``watch``; also if what comes is no line of a container.
         """
         query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
         if tail:
@@ -320,9 +320,12 @@ class Cluster:
 
 
 def _stamped(line: Line) -> tuple[str, str]:
-    """The time of a line, and its text."""
+    """The moment of a line, and its text."""
     stamp, _, text = line.head.partition(b" ")
-    return stamp.decode(errors="replace"), readable(Line(text, line.cut))
+    at = moment(stamp.decode(errors="replace"))
+    if not at:
+        raise AwayError(readable(line, 300))
+    return at, readable(Line(text, line.cut))
 
 
 async def _answer(response: aiohttp.ClientResponse) -> dict[str, Any]:
