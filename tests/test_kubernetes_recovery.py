@@ -172,12 +172,14 @@ def test_a_trigger_gives_back_the_pods_of_an_ended_job_before_its_task_resumes(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("code", "kept"), [(139, True), (0, False)])
+@pytest.mark.parametrize(
+    ("code", "kept", "version"), [(139, True, "v1beta1"), (0, False, "v1beta2")]
+)
 def test_kueue_keeps_no_restart_from_starting_and_no_group_after_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kept: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kept: bool, version: str
 ) -> None:
     """Kueue keeps a failed pod until another has replaced it, and replaces no successful one."""
-    with KubernetesDouble(tmp_path, kueue=True) as double:
+    with KubernetesDouble(tmp_path, kueue_version=version) as double:
         monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(Path(double.kubeconfig)))
         group = ImaginedGroup(double, queue="kueue:research", replicas=SERVED)
         workload = group.pod()["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
@@ -202,7 +204,7 @@ def test_kueue_keeps_no_restart_from_starting_and_no_group_after_its_end(
 def test_kueue_keeps_no_quota_of_a_group_whose_owner_was_deleted_by_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with KubernetesDouble(tmp_path, kueue=True) as double:
+    with KubernetesDouble(tmp_path, kueue_version="v1beta1") as double:
         monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(Path(double.kubeconfig)))
         group = ImaginedGroup(double, queue="kueue:research")
         workload = group.pod()["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
@@ -214,6 +216,13 @@ def test_kueue_keeps_no_quota_of_a_group_whose_owner_was_deleted_by_hand(
 
 
 @pytest.mark.process
+def test_a_cluster_without_kueue_is_told_from_one_without_the_queue(own: KubernetesDouble) -> None:
+    group = ImaginedGroup(own, queue="kueue:research")
+    with pytest.raises(FinalError, match=r"serves no API kueue\.x-k8s\.io.* have Kueue installed"):
+        group.launcher.check([group.launcher.plan(group.job, "try-1")])
+
+
+@pytest.mark.process
 def test_a_job_may_wait_in_a_queue_for_hours_and_the_log_has_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -221,7 +230,7 @@ def test_a_job_may_wait_in_a_queue_for_hours_and_the_log_has_the_reason(
     monkeypatch.setattr(group_module, "_ASK_KUEUE_EVERY", 0.1)
     message = "insufficient unused quota for cpu in flavor default, 200m more needed"
     pending = {"type": "QuotaReserved", "status": "False", "message": message}
-    with KubernetesDouble(tmp_path, kueue=True) as double:
+    with KubernetesDouble(tmp_path, kueue_version="v1beta2") as double:
         monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(Path(double.kubeconfig)))
         group = ImaginedGroup(double, {"chief": statuses.gated()}, queue="kueue:research")
         with pytest.raises(FinalError, match="there is no LocalQueue research in namespace"):
