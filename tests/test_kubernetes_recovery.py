@@ -20,7 +20,7 @@ from aerotrain_airflow.backends.kubernetes import group as group_module
 from aerotrain_airflow.backends.kubernetes import lifecycle, trigger
 from aerotrain_airflow.backends.kubernetes.identity import restarts_of
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
-from aerotrain_airflow.backends.kubernetes.pod import replica_pod
+from aerotrain_airflow.backends.kubernetes.pod import GRACE, replica_pod
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import CONN_ID, World, connection, described
@@ -134,6 +134,70 @@ def test_a_restart_that_is_not_possible_now_is_carried_out_later(
     [said] = [each for each in caplog.messages if "restarted once that is possible" in each]
     assert says in said
     assert len([each for each in caplog.messages if each.endswith("restarting chief")]) == 1
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("verb", "resource"),
+    [("get", "configmaps"), ("patch", "configmaps"), ("create", "pods"), ("list", "pods")],
+)
+def test_a_right_that_is_withdrawn_for_a_moment_ends_no_job(
+    own: KubernetesDouble, verb: str, resource: str
+) -> None:
+    imagined = ImaginedGroup(own).followed()
+    own.deny(verb, resource)
+    own.cut_watches()
+    imagined.become(statuses.exited(139))
+    own.wait_for(
+        lambda: any(
+            (each.verb, each.resource, each.status) == (verb, resource, 403)
+            for each in own.requests
+        ),
+        "a request that is not allowed",
+    )
+    own.allow(verb, resource)
+    imagined.until_restarted(1)
+    imagined.become(statuses.exited(0))
+    assert imagined.end().state is State.SUCCEEDED
+
+
+@pytest.mark.process
+def test_a_right_that_stays_withdrawn_leaves_the_job_to_the_retries_of_its_task(
+    own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend_module, "RETRY_FOR", 0.3)
+    imagined = ImaginedGroup(own).followed()
+    own.deny("create", "pods")
+    imagined.become(statuses.exited(139))
+    ended = imagined.end()
+    assert ended.state is State.LOST
+    assert 'cannot create resource "pods"' in ended.reason
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("plural", ["services", "networkpolicies"])
+def test_what_all_pods_need_is_made_again_at_a_restart_and_from_time_to_time(
+    own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch, plural: str
+) -> None:
+    group = ImaginedGroup(own, replicas=SERVED)
+    made = own.find(plural, "job", group.namespace)
+    assert made
+
+    def is_made_again() -> bool:
+        again = own.find(plural, "job", group.namespace) or {}
+        return again.get("spec") == made["spec"]
+
+    first = group.followed()
+    own.delete(plural, "job", group.namespace)
+    first.become(statuses.exited(139), "worker-0")
+    first.until_restarted(1, "worker-0")
+    assert is_made_again()
+    monkeypatch.setattr(group_module, "_RESTORE_EVERY", 0.1)
+    group.follow()
+    own.delete(plural, "job", group.namespace)
+    own.wait_for(is_made_again, f"the {plural}")
+    group.become(statuses.exited(0))
+    assert group.end().state is State.SUCCEEDED
 
 
 @pytest.mark.process
@@ -284,6 +348,22 @@ def test_a_pod_on_an_unresponsive_node_is_replaced_without_waiting(
     imagined.until_restarted(1)
     imagined.become(statuses.exited(0))
     assert imagined.end().state is State.SUCCEEDED
+
+
+@pytest.mark.process
+def test_a_pod_has_the_grace_period_of_its_template_before_it_is_replaced(
+    own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "DELETED_WITHIN", 1.0)
+    template = {"spec": {"terminationGracePeriodSeconds": GRACE + 4}}
+    group = ImaginedGroup(own, replicas=[{"role": "chief", "pod": template}]).followed()
+    own.hold("job-chief", group.namespace)
+    own.delete("pods", "job-chief", group.namespace)
+    began = time.monotonic()
+    group.until_restarted(1)
+    assert time.monotonic() - began >= 5.0
+    group.become(statuses.exited(0))
+    assert group.end().state is State.SUCCEEDED
 
 
 def test_a_pod_restarts_under_its_address_on_another_node_with_more_memory() -> None:
