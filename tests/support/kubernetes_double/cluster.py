@@ -51,7 +51,7 @@ class Cluster:
         self._namespaces = namespaces
         self._environment = environment or {}
         self._tempo = tempo or Tempo()
-        self._kinds = (*KINDS, *([VOLCANO] if volcano else []), *(kueue(kueue_version) if kueue_version else ()))
+        self._kinds = (*KINDS, *([VOLCANO] if volcano else []), *kueue(kueue_version))
         self._changed = threading.Condition()
         self._objects = Objects()
         self._logs = Logs(self._objects)

@@ -52,8 +52,8 @@ VOLCANO = Kind("podgroups", "PodGroup", group="scheduling.volcano.sh", version="
 
 
 def kueue(version: str) -> tuple[Kind, ...]:
-    """Kinds that only clusters with Kueue have, each release in one version or several."""
-    kinds = ("Workload", "LocalQueue")
+    """Kinds that only clusters with Kueue have; none without a version."""
+    kinds = ("Workload", "LocalQueue") if version else ()
     return tuple(Kind(f"{kind.lower()}s", kind, "kueue.x-k8s.io", version) for kind in kinds)
 
 

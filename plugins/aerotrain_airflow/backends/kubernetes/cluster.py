@@ -25,7 +25,13 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException
 
 from aerotrain.contract.errors import FinalError, backoff
-from aerotrain_airflow.backends.kubernetes.lines import LONGEST, Line, LineSplitter, moment, readable
+from aerotrain_airflow.backends.kubernetes.lines import (
+    LONGEST,
+    Line,
+    LineSplitter,
+    moment,
+    readable,
+)
 
 Manifest = Mapping[str, Any]
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Observation, State
-from aerotrain_airflow.backends.base import Emit, GoneError, NotNowError, Say
+from aerotrain_airflow.backends.base import Emit, NotNowError, Say
 from aerotrain_airflow.backends.kubernetes.access import errors_translated
 from aerotrain_airflow.backends.kubernetes.cluster import ApiError, AwayError, Cluster, together
 from aerotrain_airflow.backends.kubernetes.identity import (
@@ -195,7 +195,7 @@ class PodGroup:
     async def _restore(self) -> None:
         while True:
             await asyncio.sleep(_RESTORE_EVERY)
-            with suppress(ApiError, AwayError, GoneError):  # the driver finds out by itself
+            with suppress(ApiError, AwayError):  # the next check may be more fortunate
                 await restore_shared(self._cluster, self._handle, self.job)
 
     def _ignore(self, pod: str) -> None:

@@ -355,7 +355,7 @@ async def restart_pod(
 
 async def restore_shared(cluster: Cluster, handle: Handle, job: Job) -> None:
     """Create again what all pods of the group need, if it was deleted by hand."""
-    owner = await read_owner(cluster, handle)
+    owner = {"metadata": {"name": handle.name, "uid": handle.uid}}
     for manifest in shared_objects(job, handle.namespace):
         try:
             await cluster.create(owned(manifest, owner))

@@ -33,8 +33,8 @@ SCRATCH = "/scratch"
 _GROUP = 65532
 _SHARED_MEMORY = "shared-memory"
 
-#: Seconds from SIGTERM to SIGKILL: enough to save a checkpoint and end (``aerotrain.replica.GRACE``),
-#: and a template may give more. Kubernetes' own default is 30.
+#: Seconds from SIGTERM to SIGKILL; for a replica that may save for ``aerotrain.replica.GRACE``
+#: seconds, these are enough, and a template may give more. Kubernetes' own default is 30.
 GRACE, _KUBERNETES_GRACE = 10, 30
 
 #: Seconds that a replica needs to exit after it has saved.
