@@ -269,13 +269,3 @@ def test_a_start_waits_until_a_quota_has_room_for_all_pods(
         assert starting.result(30).endswith("/try-1")
     assert caplog.text.count("second waits for a quota") == 1
     assert set(group.uids()) == {"second-chief", "second-worker-0"}
-
-
-def test_a_start_that_finds_no_room_until_its_deadline_fails_with_a_temporary_error(
-    own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lifecycle, "ROOM_EVERY", 0.05)
-    own.fail(403, verb="create", resource="pods", message="exceeded quota: few", times=10**6)
-    with pytest.raises(TemporaryError, match="has no room for the job: exceeded quota: few"):
-        ImaginedGroup(own, deadlines={"start": 1})
-    assert not own.all("configmaps")
