@@ -281,7 +281,7 @@ class TestWhatCannotStart:
         plan = launcher.plan(world.job(deadlines={"start": 1}), "try-1")
         with pytest.raises(FinalError, match=r"need 4 pods together, and the quota few of .* 2"):
             launcher.check([plan])
-        with pytest.raises(TemporaryError, match="has no room for the job: .*exceeded quota"):
+        with pytest.raises(TemporaryError, match=r"has no room for the job: .*exceeded quota"):
             launcher.start(plan)
         eventually(lambda: not world.pods())
 
