@@ -79,7 +79,7 @@ _LOG = getLogger(__name__)
 def _deleted_within(objects: Iterable[Manifest]) -> float:
     """``DELETED_WITHIN``, and what a pod template has added to the grace period."""
     graces = [each.get("spec", {}).get("terminationGracePeriodSeconds") or 0 for each in objects]
-    return DELETED_WITHIN + max(0, *graces, GRACE) - GRACE
+    return DELETED_WITHIN + max([GRACE, *graces]) - GRACE
 
 
 class PodClaim:
