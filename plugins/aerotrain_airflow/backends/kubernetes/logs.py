@@ -1,4 +1,4 @@
-"""The output of a group's replicas: live, complete, and without repetition.
+"""The output of a group's replicas: live, complete, and repeated only after a follower is killed.
 
 A kubelet, a proxy or the end of this process may interrupt a stream at any time. Every line has the
 time at which its node received it, so a new stream continues after the last emitted line. That
