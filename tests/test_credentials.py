@@ -18,8 +18,8 @@ from aerotrain_airflow.settings import Settings
 
 pytestmark = pytest.mark.process
 
-#: boto3 refreshes a credential for which less time remains at each use of it.
-SOON = datetime.now(UTC) + timedelta(minutes=2)
+#: boto3 refreshes a credential at each use of it, if less than 10 minutes remain.
+REMAINING = timedelta(minutes=2)
 
 ASSUMED = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
 <AssumeRoleResult><Credentials><AccessKeyId>key</AccessKeyId><SecretAccessKey>secret
@@ -35,12 +35,13 @@ def service() -> Iterator[str]:
     class Answer(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            self._send(ASSUMED.format(SOON.isoformat()))
+            self._send(ASSUMED.format((datetime.now(UTC) + REMAINING).isoformat()))
 
         def do_GET(self) -> None:
             token = f"token {next(numbers)}"
             keys = {"AccessKeyId": "key", "SecretAccessKey": "secret", "Token": token}
-            self._send(json.dumps({**keys, "Expiration": SOON.isoformat()}))
+            ends = (datetime.now(UTC) + REMAINING).isoformat()
+            self._send(json.dumps({**keys, "Expiration": ends}))
 
         def _send(self, text: str) -> None:
             self.send_response(200)
@@ -111,7 +112,7 @@ def test_a_session_token_that_replicas_cannot_refresh_is_said_at_the_start(
                 "service_config": {"sts": {"endpoint_url": service}},
             },
             "assumed",
-            f"at {SOON}",
+            f"at {datetime.now(UTC).year}-",
         ),
         (keys, None, None),
     ]
