@@ -175,6 +175,21 @@ class KubernetesDouble(Cluster):
         """Break the connection of every log that is followed."""
         self._call(self._logs.cut)
 
+    def hide_log(self, name: str, answer: str, namespace: str = "default") -> None:
+        """Answer every request for the log of a pod with this text, and the status 200.
+
+        A kubelet does so while it cannot read the file; with an empty text the lines are back.
+        """
+
+        def hide() -> None:
+            stored = self._stored("pods", name, namespace)
+            first = stored.manifest()["spec"]["containers"][0]["name"]
+            log = self._logs.of(stored.uid, first)
+            log.trouble = answer.encode()
+            log.cut()
+
+        self._call(hide)
+
     def rotate_log(
         self, name: str, keep: int = 0, namespace: str = "default", container: str = ""
     ) -> None:
