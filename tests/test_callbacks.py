@@ -26,11 +26,11 @@ pytestmark = pytest.mark.process
 STEPS_PER_EPOCH = 40
 
 
-def train(digits, name, callbacks, **arguments):
+def train(digits, name, callbacks, model="calling", **arguments):
     """The trained model of a run with callbacks of those names and options."""
     hparams = {"callbacks": callbacks, **arguments.pop("hparams", {})}
     replica = digits.replica(
-        "train", name, model="calling", data=digits.data, hparams=hparams, **arguments
+        "train", name, model=model, data=digits.data, hparams=hparams, **arguments
     )
     return ModelManifest.load(run(replica))
 
@@ -41,10 +41,10 @@ def weights_of(digits, trained, scratch):
     return trained.restore(user, spec, scratch).get_weights()
 
 
-def fit(digits, callbacks, number, **hparams):
+def fit(digits, callbacks, number, module="calling", **hparams):
     """The model that ``fit`` trains on the same batches, and its history."""
-    dataset, user = load_dataset(digits.data), UserCode.load("calling")
-    replica = digits.replica("train", f"fit-{number}", model="calling", data=digits.data)
+    dataset, user = load_dataset(digits.data), UserCode.load(module)
+    replica = digits.replica("train", f"fit-{number}", model=module, data=digits.data)
     feed = input_pipeline_of(replica, dataset, user)
     batches = feed.local(0)
     validation = dataset.splits["validation"]
@@ -93,16 +93,41 @@ def test_a_learning_rate_that_a_callback_reduces_applies_from_the_next_step(digi
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_callbacks_are_called_for_every_execution_and_epoch(digits):
+@pytest.mark.parametrize("stop", ["", "on_train_begin", "on_train_batch_end", "on_test_begin"])
+def test_callbacks_receive_the_calls_of_fit_with_their_arguments(digits, stop):
+    import meddling
+
+    def calls():
+        found = [(*each[:-2], sorted(each[-2]), each[-1]) for each in meddling.RECORDED]
+        values = [value for each in meddling.RECORDED for value in each[-2].values()]
+        meddling.RECORDED.clear()
+        return found, values
+
+    hparams = {"callbacks": ["Recording"], "options": {"stop": stop}}
+    fit(digits, meddling.callbacks(hparams), 2, "meddling")
+    expected, logs = calls()
+    train(
+        digits,
+        f"recorded-{stop}",
+        ["Recording"],
+        "meddling",
+        validate=True,
+        epochs=2,
+        hparams=hparams,
+    )
+    given, own = calls()
+    assert given == expected
+    np.testing.assert_allclose(own, logs, rtol=1e-4)
+
+
+def test_as_many_steps_as_the_user_asks_for_are_between_two_calls(digits, capsys):
     import calling
 
     calling.TOLD.clear()
-    trained = train(digits, "told", {"Telling": {}}, epochs=2, steps_per_execution=15)
-    batches = [each[1] for each in calling.TOLD if each[0] == "batch"]
-    assert batches == [14, 29, 39] * 2
-    assert [each[1] for each in calling.TOLD if each[0] == "epoch"] == [0, 1]
-    assert calling.TOLD[-1][2] == pytest.approx(trained.metrics)
-    assert "val_loss" not in trained.metrics
+    train(digits, "told", {"Telling": {}}, epochs=2, steps_per_execution=15)
+    assert [each[1] for each in calling.TOLD if each[0] == "batch"] == [14, 29, 39] * 2
+    said = "Telling.on_train_batch_end is called once for up to 15 steps (steps_per_execution)"
+    assert capsys.readouterr().out.count(said) == 1
 
 
 def test_the_state_of_callbacks_survives_the_end_of_a_process(digits, capsys, tmp_path):
@@ -212,6 +237,73 @@ def test_callbacks_of_a_cluster_reduce_the_rate_and_stop(digits, strategy):
         if "_learning_rate" in name
     ]
     assert rate == pytest.approx(0.05 / 2**3)
+
+
+@pytest.fixture(scope="module")
+def meddled(digits):
+    """The weights of ``fit`` with all callbacks that change the model, and what they saw."""
+    import meddling
+
+    hparams = {"callbacks": meddling.ALL}
+    meddling.LOOKED.clear()
+    model, history = fit(digits, meddling.callbacks(hparams), 9, "meddling")
+    return model.get_weights(), history, list(meddling.LOOKED)
+
+
+def test_what_a_callback_changes_reaches_every_replica(digits, meddled, tmp_path):
+    import meddling
+
+    weights, history, looked = meddled
+    with digits.cluster(
+        "meddled",
+        strategy="multi_worker_mirrored",
+        model="meddling",
+        epochs=9,
+        validate=True,
+        hparams={"callbacks": meddling.ALL},
+    ) as processes:
+        said = processes["chief"].communicate(timeout=120)[0]
+        assert processes["chief"].returncode == ExitCode.OK, said
+        assert processes["worker-0"].wait(60) == ExitCode.OK
+    trained = ModelManifest.load(f"{digits.store}/runs/meddled/train/model.json")
+    assert trained.step == 2 * STEPS_PER_EPOCH + 7
+    assert trained.metrics["val_loss"] == pytest.approx(history["val_loss"][-1], rel=1e-3)
+    assert said.count("looked at") == 3
+    for mean, loss, same in looked:
+        assert same
+        assert f"looked at {mean:.4f} {loss:.4f} True" in said
+    user = UserCode.load("meddling")
+    spec = batch_spec(load_dataset(digits.data).schema, user.transform)
+    for one, other in zip(
+        trained.restore(user, spec, tmp_path).get_weights(), weights, strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_callbacks_compute_with_a_model_whose_weights_are_on_a_ps(digits):
+    import meddling
+
+    with digits.cluster(
+        "looked", model="meddling", epochs=9, validate=True, hparams={"callbacks": meddling.ALL}
+    ) as processes:
+        said = processes["chief"].communicate(timeout=120)[0]
+        assert processes["chief"].returncode == ExitCode.OK, said
+    assert said.count("looked at") == said.count("True") == 3
+    assert "Clipping.on_train_batch_begin is called once for up to 50 steps" in said
+
+
+def test_a_callback_that_trains_the_model_of_a_cluster_is_refused_by_name(digits):
+    with digits.cluster(
+        "fitted",
+        strategy="multi_worker_mirrored",
+        model="meddling",
+        epochs=2,
+        hparams={"callbacks": ["Fitting"]},
+    ) as processes:
+        said = processes["chief"].communicate(timeout=120)[0]
+        assert processes["chief"].returncode == ExitCode.FINAL
+    assert "error: Fitting (line 11" in said
+    assert "in on_epoch_end) calls fit of the model that is being trained" in said
 
 
 def test_the_evaluator_sees_each_checkpoint_once_until_training_has_ended(tmp_path):

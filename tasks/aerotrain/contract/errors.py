@@ -108,5 +108,15 @@ def counted(count: int, noun: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """``", did you mean 'x'?"`` for the known name nearest to ``name``, or nothing."""
-    close = get_close_matches(name, map(str, known), n=1)
+    close = by_nearness(name, known, 0.6)
     return f", did you mean {close[0]!r}?" if close else ""
+
+
+def by_nearness(name: str, known: Iterable[str], cutoff: float = 0.0) -> list[str]:
+    """The known names that are not farther than ``cutoff``, those of another case first."""
+    names = list(map(str, known))
+    close = get_close_matches(name, names, n=max(1, len(names)), cutoff=cutoff)
+    same = [each for each in names if each.lower() == name.lower()]
+    lower = get_close_matches(name.lower(), [each.lower() for each in names], 1, cutoff)
+    similar = [each for each in names if each.lower() in lower]
+    return list(dict.fromkeys([*same, *close, *similar]))
