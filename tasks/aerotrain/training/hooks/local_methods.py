@@ -3,6 +3,7 @@
 Keras's own need every process of the strategy, but only the chief calls callbacks.
 """
 
+import inspect
 import traceback
 from collections.abc import Callable
 from functools import cache, partial
@@ -14,6 +15,7 @@ import keras
 from aerotrain.contract.errors import FinalError
 from aerotrain.training.checkpoints.snapshot import random_state, restore_random_state
 from aerotrain.training.context import TrainingContext
+from aerotrain.training.model.callbacks import variables_of
 
 #: Computed by a copy of the model with the current weights.
 _BY_COPY = ("evaluate", "export", "predict", "predict_on_batch", "save", "test_on_batch")
@@ -31,9 +33,10 @@ def compute_locally(context: TrainingContext) -> None:
         setattr(context.model, name, partial(_refuse, context.replica.job.strategy, name))
 
 
-def copy_variables(trained: keras.Model, copy: keras.Model) -> None:
+def copy_variables(trained: keras.Model, copy: keras.Model, *, optimizers: bool = False) -> None:
     """Give a copy of a model outside any strategy the values of the trained one."""
-    for own, value in zip(copy.variables, trained.variables, strict=True):
+    values = variables_of(trained, optimizers=optimizers)
+    for own, value in zip(variables_of(copy, optimizers=optimizers), values, strict=True):
         own.assign(value.numpy())
 
 
@@ -52,8 +55,7 @@ def _by_copy(
     *arguments: Any,
     **options: Any,
 ) -> Any:
-    copy_variables(context.model, copy())
-    copy_variables(context.model.optimizer, copy().optimizer)
+    copy_variables(context.model, copy(), optimizers=True)
     return getattr(copy(), name)(*arguments, **options)
 
 
@@ -67,7 +69,7 @@ def _refuse(strategy: str, name: str, *_arguments: Any, **_options: Any) -> None
 
 def _caller() -> str:
     """The callback, and its line, that has called this."""
-    for frame, line in traceback.walk_stack(None):
+    for frame, line in traceback.walk_stack(inspect.currentframe()):
         owner = frame.f_locals.get("self")
         if isinstance(owner, keras.callbacks.Callback):
             if isinstance(owner, keras.callbacks.CallbackList):

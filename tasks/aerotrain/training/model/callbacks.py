@@ -38,6 +38,8 @@ _AFTER = ("on_train_batch_end", "on_batch_end")
 
 _HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
 
+_VARIABLES = (keras.Variable, tf.Variable)
+
 #: Where the code of the hooks is that are not the user's own.
 _NOT_OWN = ("keras.", "aerotrain.")
 
@@ -195,16 +197,7 @@ class Callbacks:
         """
         if not any(_assigns(each) for each in self.given):
             return []
-        model, module = self._model, sys.modules.get(self._module)
-        holders = [*keras3.layers(model), *keras3.losses(model), *self.given, module]
-        referred = [value for each in holders for value in getattr(each, "__dict__", {}).values()]
-        kinds = (keras.Variable, tf.Variable)
-        held = [each for each in referred if isinstance(each, kinds)]
-        found = [
-            each.value if isinstance(each, keras.Variable) else each
-            for each in (*model.variables, *model.optimizer.variables, *held)
-        ]
-        return list({id(each): each for each in found if each.dtype != tf.string}.values())
+        return variables_of(self._model, *self.given, sys.modules.get(self._module))
 
     def begin(self, state: Mapping[str, Any], files: Files) -> bool:
         """Start the training, or resume from the state that ``remember`` returned.
@@ -249,6 +242,21 @@ class Callbacks:
         return [path for each in loggers if (path := Path(each.filename)).is_file()]
 
 
+def variables_of(model: keras.Model, *holders: Any, optimizers: bool = True) -> list[tf.Variable]:
+    """All variables of ``model``, and those that are attributes of its parts or of ``holders``.
+
+    Its parts are its layers, its losses and, if asked for, its optimizers.
+    """
+    objects = [*keras3.layers(model), *KERAS.losses(model), *holders]
+    held = [value for each in objects for value in getattr(each, "__dict__", {}).values()]
+    found = [*model.variables, *(each for each in held if isinstance(each, _VARIABLES))]
+    if optimizers:
+        kind = keras.optimizers.Optimizer
+        found += [part for each in held if isinstance(each, kind) for part in each.variables]
+    values = [each.value if isinstance(each, keras.Variable) else each for each in found]
+    return list({id(each): each for each in values if each.dtype != tf.string}.values())
+
+
 def _checked(module: str, given: Any) -> tuple[list[keras.callbacks.Callback], str | None]:
     """The callbacks that are not redundant, and the ``export_best`` that stands for the others."""
     callbacks: list[Any] = []
@@ -283,8 +291,9 @@ def _check_optimizer(module: str, callback: Any, model: keras.Model) -> None:
     Raises:
         FinalError: its learning rate is that of a schedule, or it has no averages.
     """
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    optimizers = getattr(optimizer, "optimizers", [optimizer])
+    optimizer = getattr(model, "optimizer", None)  # one with a step of its own may have none
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    optimizers = getattr(optimizer, "optimizers", [optimizer] if optimizer else [])
     who = f"{type(callback).__name__} of callbacks of {module!r}"
     if kind_of(callback).rate and not all(
         isinstance(each.learning_rate, keras.Variable) for each in optimizers
