@@ -16,10 +16,11 @@ from aerotrain.training.evaluator import checkpoints_to_come
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import download
+from aerotrain.training.model.callback_kinds import kind_of, rows
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
-from support.training_fixtures import input_pipeline_of, read_until
+from support.training_fixtures import input_pipeline_of, read_until, start_python
 
 pytestmark = pytest.mark.process
 
@@ -165,6 +166,51 @@ def network():
     return model
 
 
+def test_every_callback_of_keras_has_an_outcome():
+    names = {name for name, _, _ in rows()}
+    assert names == {name for name in dir(keras.callbacks) if not name.startswith("_")}
+
+
+def test_the_callbacks_of_keras_do_what_they_do_under_fit(digits, tmp_path, monkeypatch):
+    import meddling
+
+    monkeypatch.chdir(tmp_path)
+    kept = [each for each in meddling.Every().callbacks if not kind_of(each).instead]
+    meddling.LOOKED.clear()
+    model, _ = fit(digits, kept, 9, "meddling")
+    lines = (tmp_path / "every.csv").read_text().splitlines()
+    trained = train(digits, "every", ["Every"], "meddling", epochs=9, validate=True)
+    assert trained.step == 3 * STEPS_PER_EPOCH
+    ours = (tmp_path / "every.csv").read_text().splitlines()
+    assert ours[0] == lines[0]
+    values = [
+        [[float(value) for value in line.split(",")] for line in each[1:]] for each in (ours, lines)
+    ]
+    np.testing.assert_allclose(*values, rtol=1e-4)
+    fits, owns = meddling.LOOKED[:3], meddling.LOOKED[3:]
+    for (_, logs), (_, expected) in zip(owns, fits, strict=True):
+        assert logs == pytest.approx(expected, rel=1e-4)
+    for one, other in zip(
+        weights_of(digits, trained, tmp_path / "model"), model.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("callback", "words"),
+    [
+        (keras.callbacks.ReduceLROnPlateau("loss"), "ReduceLROnPlateau of callbacks of 'm' sets"),
+        (keras.callbacks.LearningRateScheduler(float), "LearningRateScheduler of .* a schedule"),
+        (keras.callbacks.SwapEMAWeights(), "SwapEMAWeights of callbacks of 'm' .*use_ema=True"),
+    ],
+)
+def test_a_callback_that_the_optimizer_cannot_follow_is_refused(callback, words):
+    model = network()
+    model.compile(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 9)), "mse")
+    with pytest.raises(FinalError, match=words):
+        Callbacks("m", [callback], model, 1)
+
+
 def test_callbacks_that_do_what_the_loop_does_are_left_out_with_a_note(capsys):
     given = [
         keras.callbacks.ModelCheckpoint("a.keras"),
@@ -274,11 +320,7 @@ def test_what_a_callback_changes_reaches_every_replica(digits, meddled, tmp_path
     for mean, loss, same in looked:
         assert same
         assert f"looked at {mean:.4f} {loss:.4f} True" in said
-    user = UserCode.load("meddling")
-    spec = batch_spec(load_dataset(digits.data).schema, user.transform)
-    for one, other in zip(
-        trained.restore(user, spec, tmp_path).get_weights(), weights, strict=True
-    ):
+    for one, other in zip(weights_of(digits, trained, tmp_path), weights, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
@@ -295,17 +337,61 @@ def test_callbacks_compute_with_a_model_whose_weights_are_on_a_ps(digits):
 
 
 def test_a_callback_that_trains_the_model_of_a_cluster_is_refused_by_name(digits):
+    import meddling
+
+    _, history = fit(digits, [meddling.Saturating()], 3, "meddling")
     with digits.cluster(
         "fitted",
         strategy="multi_worker_mirrored",
         model="meddling",
-        epochs=2,
-        hparams={"callbacks": ["Fitting"]},
+        epochs=9,
+        hparams={"callbacks": ["Saturating", "Fitting"]},
     ) as processes:
         said = processes["chief"].communicate(timeout=120)[0]
         assert processes["chief"].returncode == ExitCode.FINAL
-    assert "error: Fitting (line 1" in said, said
+    for epoch, loss in enumerate(history["loss"], 1):
+        assert f"epoch {epoch} of 9: loss={loss:.4f}" in said
+    assert "error: Fitting (line 1" in said
     assert "in on_epoch_end) calls fit of the model that is being trained" in said
+
+
+ON_TWO_DEVICES = """
+import sys
+from pathlib import Path
+import tensorflow as tf
+[cpu] = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from aerotrain.contract.job import Job
+from aerotrain.replica import Replica
+from aerotrain.standalone import CHIEF
+from aerotrain.train import run
+for number, job in enumerate(map(Job.from_json, sys.argv[1:])):
+    scratch = Path(str(number))
+    scratch.mkdir()
+    print(job.strategy, run(Replica(job=job, name=CHIEF, attempt="1", scratch=scratch)))
+"""
+
+
+def test_what_a_callback_changes_reaches_every_device(digits, meddled, tmp_path):
+    import meddling
+
+    strategies = ["mirrored", "central_storage", "dtensor"]
+    given = {"model": "meddling", "data": digits.data, "epochs": 9, "validate": True}
+    hparams = {"callbacks": meddling.ALL}
+    jobs = [
+        digits.job("train", f"devices-{each}", {**given, "hparams": hparams}, strategy=each)
+        for each in strategies
+    ]
+    words = ["-c", ON_TWO_DEVICES, *(job.to_json() for job in jobs)]
+    with start_python(words, tmp_path) as process:
+        said = process.communicate(timeout=240)[0]
+    for strategy in strategies:
+        folder = f"{digits.store}/runs/devices-{strategy}/train/model.json"
+        assert strategy in said, said
+        trained = ModelManifest.load(folder)
+        own = weights_of(digits, trained, tmp_path / strategy)
+        for one, other in zip(own, meddled[0], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6, err_msg=strategy)
 
 
 def test_the_evaluator_sees_each_checkpoint_once_until_training_has_ended(tmp_path):

@@ -39,13 +39,17 @@ class StrategyDistribution:
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy = strategy
         self.has_peers = has_peers(strategy)
+        self._sum = tf.function(self._sum_in_graph, autograph=False, reduce_retracing=True)
 
     def scope(self) -> AbstractContextManager[Any]:
         return self.strategy.scope()
 
     def sum(self, values: tf.Tensor) -> Any:
+        return self._sum(values).numpy()
+
+    def _sum_in_graph(self, values: tf.Tensor) -> tf.Tensor:
         own = self.strategy.run(lambda: tf.identity(values))
-        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, own, axis=None).numpy()
+        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, own, axis=None)
 
     def local(self, variable: tf.Variable) -> Sequence[tf.Tensor]:
         first, *_ = self.strategy.experimental_local_results(variable)

@@ -212,7 +212,7 @@ class UserCallbacks(Hook):
 
     @contextmanager
     def calling(self) -> Iterator[Callbacks]:
-        """A scope of calls in the chief; what they assign reaches all replicas after them."""
+        """A scope of calls in the chief, after which, and before a step, all must agree."""
         self._context.decisions.watch(self._variables)
         yield self._callbacks
 
@@ -227,11 +227,12 @@ class UserCallbacks(Hook):
             print("a callback has ended this training before; it stays as it is", flush=True)
 
     def on_epoch_begin(self, state: TrainState) -> None:
+        if not self._callbacks.defines("on_train_begin", "on_epoch_begin"):
+            return
         if self._context.is_chief:
             with self.calling() as callbacks:
                 callbacks.epoch_begins(state.epoch)
-        if self._callbacks.defines("on_train_begin", "on_epoch_begin"):
-            self._agree(state)
+        self._agree(state)
 
     def on_execution_begin(self, state: TrainState) -> None:
         if not self._callbacks.begins_execution:
