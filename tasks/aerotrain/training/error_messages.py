@@ -28,6 +28,9 @@ _OTHER_FAILED = (
 #: The same error on a mesh, whose errors do not keep the type of the first one.
 _ABORTED = "Collective ops is aborted"
 
+#: What collectives say if one process computes with the others while these do something else.
+_MISMATCHED = re.compile(r"Collective instance \d+ expected .* but got")
+
 #: Errors of a reader whose shards' process, or dispatcher, has ended.
 _NO_INPUT = (NO_MORE, "Unknown iteration client id")
 
@@ -53,13 +56,19 @@ def errors_translated(
 
     Raises:
         FinalError: the user's transform fails on a record, and the message names it and its shard;
-            the model does not fit the records, or the mesh; or a step has too many slices of
-            gradients.
+            the model does not fit the records, or the mesh; a step has too many slices of
+            gradients; or one process alone computes over all replicas.
         TemporaryError: another process of the cluster failed, or the disk is full.
     """
     try:
         yield
     except tf.errors.OpError as error:
+        if _MISMATCHED.search(str(error.message)):
+            raise FinalError(
+                f"the processes of this job compute different things ({_first_line(error)}); let "
+                f"no callback of {code.name!r} compute over all replicas, for only the chief calls "
+                "it, and let each process build the same model"
+            ) from error
         if _is_of_another_process(error):
             raise TemporaryError(
                 f"another process of this job was lost ({_first_line(error)}); see its own log, "

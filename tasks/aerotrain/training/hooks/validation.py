@@ -53,9 +53,13 @@ class Validation:
 
         It is called after ``on_test_begin`` of the callbacks, which may change the trained model.
         """
-        updating = keras.callbacks.LambdaCallback()
-        updating.on_test_begin = lambda logs=None: update(self._model)
-        called = callbacks.during_validation(updating) if callbacks else [updating]
+        called = None
+        if callbacks and callbacks.given:
+            updating = keras.callbacks.LambdaCallback()
+            updating.on_test_begin = lambda logs=None: update(self._model)
+            called = callbacks.during_validation(updating)
+        else:
+            update(self._model)
         return numbers(
             self._model.evaluate(self._batches, callbacks=called, return_dict=True, verbose=0)
         )
