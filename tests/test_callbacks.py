@@ -85,15 +85,6 @@ def test_early_stopping_ends_training_at_the_epoch_of_fit_with_the_best_weights(
     assert again.step == ours.step  # another try of a stopped run leaves it stopped
 
 
-def test_a_learning_rate_that_a_callback_reduces_applies_from_the_next_step(digits, tmp_path):
-    options = {"monitor": "loss", "patience": 1, "factor": 0.1, "min_delta": 0.3}
-    ours = train(digits, "plateau", {"ReduceLROnPlateau": options}, epochs=6)
-    model, _ = fit(digits, [keras.callbacks.ReduceLROnPlateau(**options)], 6)
-    assert float(model.optimizer.learning_rate) < 0.05
-    for one, other in zip(weights_of(digits, ours, tmp_path), model.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("stop", ["", "on_train_begin", "on_train_batch_end", "on_test_begin"])
 def test_callbacks_receive_the_calls_of_fit_with_their_arguments(digits, stop):
     import meddling
@@ -336,13 +327,13 @@ def test_callbacks_compute_with_a_model_whose_weights_are_on_a_ps(digits):
     assert "Clipping.on_train_batch_begin is called once for up to 50 steps" in said
 
 
-def test_a_callback_that_trains_the_model_of_a_cluster_is_refused_by_name(digits):
+def test_a_callback_that_trains_the_model_of_a_mesh_is_refused_and_may_set_weights_before(digits):
     import meddling
 
     _, history = fit(digits, [meddling.Saturating()], 3, "meddling")
     with digits.cluster(
         "fitted",
-        strategy="multi_worker_mirrored",
+        strategy="dtensor",
         model="meddling",
         epochs=9,
         hparams={"callbacks": ["Saturating", "Fitting"]},

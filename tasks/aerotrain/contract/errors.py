@@ -113,10 +113,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def by_nearness(name: str, known: Iterable[str], cutoff: float = 0.0) -> list[str]:
-    """The known names that are not farther than ``cutoff``, those of another case first."""
-    names = list(map(str, known))
-    close = get_close_matches(name, names, n=max(1, len(names)), cutoff=cutoff)
-    same = [each for each in names if each.lower() == name.lower()]
-    lower = get_close_matches(name.lower(), [each.lower() for each in names], 1, cutoff)
-    similar = [each for each in names if each.lower() in lower]
-    return list(dict.fromkeys([*same, *close, *similar]))
+    """The known names from the nearest on, at least as near as ``cutoff``; case counts last."""
+    by_letters: dict[str, list[str]] = {}
+    for each in map(str, known):
+        by_letters.setdefault(each.lower(), []).append(each)
+    near = get_close_matches(name.lower(), by_letters, max(1, len(by_letters)), cutoff)
+    groups = [by_letters[letters] for letters in near]
+    return [each for group in groups for each in get_close_matches(name, group, len(group), 0.0)]
