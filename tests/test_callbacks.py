@@ -1,6 +1,7 @@
 """Callbacks: which calls they receive, what they may change, and which state they keep."""
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -137,6 +138,24 @@ def test_the_state_of_callbacks_survives_the_end_of_a_process(digits, capsys, tm
     store = open_store(f"{digits.store}/runs/goes-on/train")
     lines = store.get("logs/log.csv").decode().split()
     assert [line.split(",")[0] for line in lines] == ["epoch", "0", "1", "2"]
+
+
+def test_averages_that_are_in_the_model_when_a_process_ends_are_swapped_back_by_the_next():
+    model = network()
+    model.compile(keras.optimizers.SGD(use_ema=True), "mse")
+    model.optimizer.build(model.trainable_variables)
+    trained = model.get_weights()
+
+    def callbacks(state):
+        found = Callbacks("m", [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)], model, 9)
+        found.begin(state, {})
+        return found
+
+    first = callbacks({})
+    first.epoch_ends(0, {})
+    assert not np.allclose(model.get_weights()[0], trained[0])
+    callbacks(first.remember()[0]).epoch_begins(1)
+    np.testing.assert_allclose(model.get_weights()[0], trained[0], rtol=1e-5)
 
 
 def test_validation_metrics_are_computed_if_validate_is_set(digits, capsys):
@@ -323,27 +342,39 @@ def test_callbacks_compute_with_a_model_whose_weights_are_on_a_ps(digits):
     ) as processes:
         said = processes["chief"].communicate(timeout=120)[0]
         assert processes["chief"].returncode == ExitCode.OK, said
-    assert said.count("looked at") == said.count("True") == 3
+    assert said.count("looked at") == said.count(" True\n") == 3
     assert "Clipping.on_train_batch_begin is called once for up to 50 steps" in said
 
 
-def test_a_callback_that_trains_the_model_of_a_mesh_is_refused_and_may_set_weights_before(digits):
+@pytest.mark.parametrize(
+    ("callback", "words"),
+    [
+        (
+            "Fitting",
+            r"Fitting \(line 1\d\d of meddling.py, in on_epoch_end\) calls fit of the model",
+        ),
+        (
+            "Calling",
+            r"calls a layer .* 'dtensor' \(line \d+ of meddling.py, in on_epoch_end\); use",
+        ),
+    ],
+)
+def test_what_a_callback_cannot_do_on_a_mesh_is_refused(digits, callback, words):
     import meddling
 
     _, history = fit(digits, [meddling.Saturating()], 3, "meddling")
     with digits.cluster(
-        "fitted",
+        f"refused-{callback}",
         strategy="dtensor",
         model="meddling",
         epochs=9,
-        hparams={"callbacks": ["Saturating", "Fitting"]},
+        hparams={"callbacks": ["Saturating", callback]},
     ) as processes:
         said = processes["chief"].communicate(timeout=120)[0]
         assert processes["chief"].returncode == ExitCode.FINAL
-    for epoch, loss in enumerate(history["loss"], 1):
+    for epoch, loss in enumerate(history["loss"][: 3 if callback == "Fitting" else 1], 1):
         assert f"epoch {epoch} of 9: loss={loss:.4f}" in said
-    assert "error: Fitting (line 1" in said
-    assert "in on_epoch_end) calls fit of the model that is being trained" in said
+    assert re.search(f"error: .*{words}", said), said
 
 
 ON_TWO_DEVICES = """
@@ -366,12 +397,20 @@ for number, job in enumerate(map(Job.from_json, sys.argv[1:])):
 def test_what_a_callback_changes_reaches_every_device(digits, meddled, tmp_path):
     import meddling
 
-    strategies = ["mirrored", "central_storage", "dtensor"]
+    strategies = {
+        "mirrored": meddling.ALL,
+        "central_storage": meddling.ALL,
+        "dtensor": meddling.ON_MESH,
+    }
     given = {"model": "meddling", "data": digits.data, "epochs": 9, "validate": True}
-    hparams = {"callbacks": meddling.ALL}
     jobs = [
-        digits.job("train", f"devices-{each}", {**given, "hparams": hparams}, strategy=each)
-        for each in strategies
+        digits.job(
+            "train",
+            f"devices-{strategy}",
+            {**given, "hparams": {"callbacks": names}},
+            strategy=strategy,
+        )
+        for strategy, names in strategies.items()
     ]
     words = ["-c", ON_TWO_DEVICES, *(job.to_json() for job in jobs)]
     with start_python(words, tmp_path) as process:

@@ -90,6 +90,18 @@ class Looking(keras.callbacks.Callback):
         print(f"looked at {mean:.4f} {loss:.4f} {same}", flush=True)
 
 
+class Calling(keras.callbacks.Callback):
+    """Calls the model itself, and another one with the same layers."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        image = np.ones((1, 8, 8), "float32")
+        expected = self.model.predict(image, verbose=0)
+        np.testing.assert_allclose(self.model(image), expected, rtol=1e-5)
+        other = keras.Model(self.model.inputs, self.model.layers[-1].output)
+        np.testing.assert_allclose(other.predict(image, verbose=0), expected, rtol=1e-5)
+        self.model.save_weights("called.weights.h5")
+
+
 class Stopping(keras.callbacks.Callback):
     """Ends the training after a step of the third epoch."""
 
@@ -140,7 +152,8 @@ class Every(keras.callbacks.CallbackList):
         LOOKED.append((epoch, dict(logs)))
 
 
-ALL = ["SwapEMAWeights", "Clipping", "Annealing", "Resetting", "Looking", "Stopping"]
+ON_MESH = ["SwapEMAWeights", "Clipping", "Annealing", "Resetting", "Looking", "Stopping"]
+ALL = [*ON_MESH, "Calling"]
 
 
 def callbacks(hparams):

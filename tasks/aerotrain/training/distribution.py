@@ -95,7 +95,7 @@ class ChiefDecisions:
 
         Their values are kept until then. A CPU's are not copied before they are changed.
         """
-        if self._distribution.has_peers and self.is_chief and self._before is None:
+        if variables and self._distribution.has_peers and self.is_chief and self._before is None:
             self._before = self._values(variables)
 
     def reach(self, stop: bool, variables: Sequence[tf.Variable] = ()) -> bool:
@@ -107,7 +107,7 @@ class ChiefDecisions:
             return stop
         changed = [False] * len(variables)
         if self._before is not None:
-            changed = _differ(self._before, self._values(variables))
+            changed = [bool(each) for each in _differ(self._before, self._values(variables))]
             self._before = None
         stops, *flags = self._of_chief([float(stop), *map(float, changed)])
         for variable, is_changed in zip(variables, flags, strict=True):
@@ -146,13 +146,9 @@ class ChiefDecisions:
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
-def _differ(before: Any, after: Any) -> list[bool]:
-    """Whether values of variables differ in a bit, for each variable."""
-    return [bool(each) for each in _differ_in_graph(before, after)]
-
-
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-def _differ_in_graph(before: Any, after: Any) -> list[tf.Tensor]:
+def _differ(before: Any, after: Any) -> list[tf.Tensor]:
+    """Whether values of variables differ in a bit, for each variable."""
     return [
         tf.reduce_any(
             [

@@ -14,7 +14,7 @@ from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import in_turn, split_of
 from aerotrain.training.input.shuffle_windows import NO_MORE
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model.mistakes import explained
+from aerotrain.training.model.mistakes import explained, place_of
 from aerotrain.training.steps.slices import TOO_MANY
 
 #: Another process of the cluster ended, or the network between failed.
@@ -36,6 +36,9 @@ _NO_INPUT = (NO_MORE, "Unknown iteration client id")
 
 #: An operation for which DTensor has no rule.
 _NOT_ON_MESH = re.compile(r"'tf\.(\w+)' op does not implement layout propagation")
+
+#: An operation on a variable of a mesh that has another input.
+_OFF_MESH = "was expecting a DTensor"
 
 #: What TensorFlow puts before the message of an operation: the function that it was in, and the
 #: iterator that called this.
@@ -84,6 +87,12 @@ def errors_translated(
                 f"the model of {code.name!r} needs {operation[1]}, an operation that 'dtensor' "
                 "cannot compute; replace the layer that uses it, or choose 'mirrored' or "
                 "'multi_worker_mirrored'"
+            ) from error
+        if _OFF_MESH in str(error.message):
+            raise FinalError(
+                f"a callback of {code.name!r} calls a layer whose variables are on the mesh of "
+                f"'dtensor'{place_of(error, code.build_model)}; use predict of the model, which is "
+                "computed by a copy, or choose another strategy"
             ) from error
         _, found, rest = str(error.message).partition(TOO_MANY)
         if found:

@@ -1,7 +1,7 @@
 """The interface of hooks, the state of the loop that they share, and three of them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -13,7 +13,7 @@ from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.local_methods import compute_locally
 from aerotrain.training.input.order import Schedule
 from aerotrain.training.input_pipeline import InputPipeline
-from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.model.callbacks import AFTER, BEFORE, Callbacks
 from aerotrain.training.step_runner import Spent, StepsRun
 from aerotrain.training.steps.metric_state import MetricState, MetricValues
 from aerotrain.training.steps.step import TrainStep
@@ -210,55 +210,40 @@ class UserCallbacks(Hook):
         steps = self._context.arguments.steps_of_execution
         print(f"{hook} is called once for up to {steps} steps (steps_per_execution)", flush=True)
 
-    @contextmanager
-    def calling(self) -> Iterator[Callbacks]:
-        """A scope of calls in the chief, after which, and before a step, all must agree."""
+    def watched(self) -> Callbacks:
+        """The callbacks, to be called in the chief; before the next step, all have to agree."""
         self._context.decisions.watch(self._variables)
-        yield self._callbacks
+        return self._callbacks
 
     def on_start(self, state: TrainState, restored: SavedState) -> None:
         stopped = False
         if self._context.is_chief:
-            with self.calling() as callbacks:
-                stopped = callbacks.begin(restored.about, restored.files)
+            stopped = self.watched().begin(restored.about, restored.files)
         # What stops a training as it begins lets one step run, as under ``fit``.
         state.stop = self._context.decisions.reach(stopped, self._variables)
         if state.stop:
             print("a callback has ended this training before; it stays as it is", flush=True)
 
     def on_epoch_begin(self, state: TrainState) -> None:
-        if not self._callbacks.defines("on_train_begin", "on_epoch_begin"):
-            return
-        if self._context.is_chief:
-            with self.calling() as callbacks:
-                callbacks.epoch_begins(state.epoch)
-        self._agree(state)
+        if self._callbacks.defines("on_train_begin", "on_epoch_begin"):
+            self._call(state, lambda callbacks: callbacks.epoch_begins(state.epoch))
 
     def on_execution_begin(self, state: TrainState) -> None:
-        if not self._callbacks.begins_execution:
-            return
-        if self._context.is_chief:
-            with self.calling() as callbacks:
-                callbacks.execution_begins(state.epoch_step)
-        self._agree(state)
+        if self._callbacks.defines(*BEFORE):
+            self._call(state, lambda callbacks: callbacks.execution_begins(state.epoch_step))
 
     def on_execution(self, state: TrainState) -> None:
-        if not self._callbacks.ends_execution:
-            return
-        if self._context.is_chief:
-            logs = state.results(self._context.step.metrics)
-            with self.calling() as callbacks:
-                callbacks.execution_ends(state.epoch_step - 1, logs)
-        self._agree(state)
+        if self._callbacks.defines(*AFTER):
+            metrics, last = self._context.step.metrics, state.epoch_step - 1
+            self._call(
+                state, lambda callbacks: callbacks.execution_ends(last, state.results(metrics))
+            )
 
     def on_epoch_end(self, state: TrainState) -> None:
-        if self._context.is_chief:
-            with self.calling() as callbacks:
-                callbacks.epoch_ends(state.epoch, state.metrics)
         # A replica that does not validate waits here for the one that does, and not in the next
         # step.
         if self._callbacks.given or self.validates:
-            self._agree(state)
+            self._call(state, lambda callbacks: callbacks.epoch_ends(state.epoch, state.metrics))
 
     def on_end(self, state: TrainState) -> None:
         if self._context.is_chief:
@@ -272,5 +257,8 @@ class UserCallbacks(Hook):
         about, files = self._callbacks.remember()
         return SavedState(about=about, files=files)
 
-    def _agree(self, state: TrainState) -> None:
+    def _call(self, state: TrainState, function: Callable[[Callbacks], None]) -> None:
+        """Call callbacks in the chief, and let all replicas take over what they have set."""
+        if self._context.is_chief:
+            function(self.watched())
         state.stop = self._context.decisions.reach(self._callbacks.stop, self._variables)

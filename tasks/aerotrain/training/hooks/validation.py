@@ -85,10 +85,9 @@ class ValidationHook(Hook):
         self._loss = None
 
     def on_epoch_end(self, state: TrainState) -> None:
-        with self._callbacks.calling() as callbacks:
-            measured = self._validation.measure(
-                lambda copy: copy_variables(self._trained, copy), callbacks
-            )
+        measured = self._validation.measure(
+            lambda copy: copy_variables(self._trained, copy), self._callbacks.watched()
+        )
         state.metrics |= {f"val_{name}": value for name, value in measured.items()}
         self._loss = state.metrics.get("val_loss", math.inf)
         state.is_best = self._loss < self._best

@@ -33,8 +33,8 @@ from aerotrain.training.model.keras_adapter import KERAS
 Files = Mapping[str, bytes]
 
 #: Before and after an execution, by the names of Keras 3 and by older ones.
-_BEFORE = ("on_train_batch_begin", "on_batch_begin")
-_AFTER = ("on_train_batch_end", "on_batch_end")
+BEFORE = ("on_train_batch_begin", "on_batch_begin")
+AFTER = ("on_train_batch_end", "on_batch_end")
 
 _HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
 
@@ -164,22 +164,12 @@ class Callbacks:
         return any(_defines(each, name) for each in self.given for name in hooks)
 
     @property
-    def begins_execution(self) -> bool:
-        """Whether a callback is to be called before each execution."""
-        return self.defines(*_BEFORE)
-
-    @property
-    def ends_execution(self) -> bool:
-        """Whether a callback is to be called after each execution."""
-        return self.defines(*_AFTER)
-
-    @property
     def own_by_batch(self) -> str:
         """The hook of a batch that the user's code defines, as ``Class.hook``, or nothing."""
         found = (
             f"{type(each).__name__}.{name}"
             for each in self.given
-            for name in (*_BEFORE, *_AFTER)
+            for name in (*BEFORE, *AFTER)
             if _is_own(each, name)
         )
         return next(found, "")
