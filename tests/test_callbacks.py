@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import chdir
 
 import keras
 import numpy as np
@@ -298,13 +299,14 @@ def test_callbacks_of_a_cluster_reduce_the_rate_and_stop(digits, strategy):
 
 
 @pytest.fixture(scope="module")
-def meddled(digits):
+def meddled(digits, tmp_path_factory):
     """The weights of ``fit`` with all callbacks that change the model, and what they saw."""
     import meddling
 
     hparams = {"callbacks": meddling.ALL}
     meddling.LOOKED.clear()
-    model, history = fit(digits, meddling.callbacks(hparams), 9, "meddling")
+    with chdir(tmp_path_factory.mktemp("saved")):
+        model, history = fit(digits, meddling.callbacks(hparams), 9, "meddling")
     return model.get_weights(), history, list(meddling.LOOKED)
 
 
