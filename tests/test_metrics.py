@@ -137,6 +137,8 @@ def callbacks(*given):
             "EarlyStopping of callbacks of 'm' monitors 'val_auc_1', which is not logged, did you "
             "mean 'val_auc'.*what is: val_auc, auc, val_loss, loss",
         ),
+        (keras.callbacks.EarlyStopping, "Loss", r"did you mean 'loss'\?; what is: loss, "),
+        (keras.callbacks.EarlyStopping, "val_AUC", r"did you mean 'val_auc'\?; what is: val_auc, "),
         (keras.callbacks.ReduceLROnPlateau, "acc", "ReduceLROnPlateau .* monitors 'acc'"),
         (type("Mine", (keras.callbacks.EarlyStopping,), {}), "acc", "Mine of .* monitors 'acc'"),
     ],

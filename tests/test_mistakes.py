@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.contract.errors import ExitCode, FinalError
+from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.mistakes import explained
 
@@ -112,3 +113,11 @@ def test_a_label_out_of_range_is_explained_on_parameter_servers(digits):
         said, _ = processes["chief"].communicate(60)
         assert processes["chief"].wait(60) == ExitCode.FINAL
     assert "has outputs for the labels 0 to 4 (compiled in line" in said
+
+
+def test_a_process_that_computes_alone_over_all_replicas_is_no_lost_process(tmp_path):
+    code = UserCode("m", None, None)
+    said = "Collective ops is aborted by: Collective instance 118 expected type 0 but got type 1"
+    translated = errors_translated(code, None, "", "train", tmp_path)  # no record is read
+    with pytest.raises(FinalError, match="no callback of 'm' compute over all"), translated:
+        raise tf.errors.InternalError(None, None, said)

@@ -108,5 +108,15 @@ def counted(count: int, noun: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """``", did you mean 'x'?"`` for the known name nearest to ``name``, or nothing."""
-    close = get_close_matches(name, map(str, known), n=1)
+    close = by_nearness(name, known, 0.6)
     return f", did you mean {close[0]!r}?" if close else ""
+
+
+def by_nearness(name: str, known: Iterable[str], cutoff: float = 0.0) -> list[str]:
+    """The known names from the nearest on, at least as near as ``cutoff``; case counts last."""
+    by_letters: dict[str, list[str]] = {}
+    for each in map(str, known):
+        by_letters.setdefault(each.lower(), []).append(each)
+    near = get_close_matches(name.lower(), by_letters, max(1, len(by_letters)), cutoff)
+    groups = [by_letters[letters] for letters in near]
+    return [each for group in groups for each in get_close_matches(name, group, len(group), 0.0)]

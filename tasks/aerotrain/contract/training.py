@@ -22,6 +22,9 @@ MODEL = "model.json"
 #: Keras dtype policies that a training may use.
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
+#: The usual steps of an execution.
+STEPS_PER_EXECUTION = 50
+
 #: How workers all-reduce: TensorFlow's choice, a ring over gRPC, or NVIDIA's library.
 COMMUNICATIONS = ("auto", "ring", "nccl")
 
@@ -172,12 +175,14 @@ class TrainArguments(Arguments):
         section=Section.RARE,
         minimum=0,
     )
-    steps_per_execution: int = option(
-        50,
+    steps_per_execution: int | None = option(
+        None,
         title="Steps per execution",
-        help="Training steps in one call of a compiled function. Progress is reported and "
-        "checkpoints are saved between two calls.",
+        help="Training steps in one call of a compiled function. Progress is reported, callbacks "
+        "by batch are called, and checkpoints are saved between two calls.",
+        empty=f"{STEPS_PER_EXECUTION}, or 1 for a callback of the user's own by batch",
         section=Section.PERFORMANCE,
+        kind=Kind.INTEGER,
         minimum=1,
     )
     dtype_policy: str = option(
@@ -280,6 +285,11 @@ class TrainArguments(Arguments):
                     f"class_weight[{each!r}] is {weight!r}; give a class, which is a whole "
                     "number, a weight of 0 or more"
                 )
+
+    @property
+    def steps_of_execution(self) -> int:
+        """The most steps in one call of a compiled function."""
+        return self.steps_per_execution or STEPS_PER_EXECUTION
 
     @property
     def all_hparams(self) -> dict[str, Any]:

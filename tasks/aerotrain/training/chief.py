@@ -156,7 +156,7 @@ def _hooks(context: TrainingContext) -> list[Hook]:
     if callbacks.validates:
         check_validation(context.replica.job.strategy, has_peers=context.distribution.has_peers)
         if context.is_chief:
-            hooks.append(ValidationHook(context))
+            hooks.append(ValidationHook(context, callbacks))
     if context.is_chief:
         hooks.append(Report(context, step_times))
     return [*hooks, callbacks]

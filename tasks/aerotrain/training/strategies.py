@@ -168,7 +168,7 @@ def _local_step_runner(
             synchronize_batch_norm(step.model)
     if replicas == arguments.gradient_accumulation_steps == 1 and not arguments.jit_compile:
         return LocalStepRunner(
-            distribution, step, pipeline.local(start), arguments.steps_per_execution
+            distribution, step, pipeline.local(start), arguments.steps_of_execution
         )
     shared: Step
     if has_custom_step(step.model):
@@ -183,7 +183,7 @@ def _local_step_runner(
     dataset = distribution.strategy.distribute_datasets_from_function(
         pipeline.in_microbatches(start)
     )
-    return LocalStepRunner(distribution, shared, dataset, arguments.steps_per_execution)
+    return LocalStepRunner(distribution, shared, dataset, arguments.steps_of_execution)
 
 
 def _central_step_runner(
@@ -229,7 +229,7 @@ def _coordinator_step_runner(
         distribution,
         runner_step,
         lambda: make_dataset(start),
-        arguments.steps_per_execution,
+        arguments.steps_of_execution,
         workers,
     )
 

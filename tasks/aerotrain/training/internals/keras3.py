@@ -21,6 +21,10 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 #: to reset all: https://github.com/keras-team/keras/blob/v3.15.1/keras/src/utils/naming.py
 _NAME_COUNTS = "object_name_uids"
 
+#: Whether a SwapEMAWeights has left the averages in the model:
+#: https://github.com/keras-team/keras/blob/v3.15.1/keras/src/callbacks/swap_ema_weights.py
+SWAPPED = "_ema_weights_in_model"
+
 
 @contextmanager
 def counted_names(made: Mapping[str, int]) -> Iterator[dict[str, int]]:

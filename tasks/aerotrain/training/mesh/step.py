@@ -166,7 +166,7 @@ def run_on_mesh(mesh: Mesh, step: MeshStep, pipeline: InputPipeline, start: int)
     mesh.layouts.check_used()
     _check_arguments(pipeline.arguments)
     check_divisible(pipeline.job.strategy, pipeline.arguments, mesh.devices.dim_size(BATCH_AXIS))
-    return MeshStepRunner(mesh, step, pipeline.local(start), pipeline.arguments.steps_per_execution)
+    return MeshStepRunner(mesh, step, pipeline.local(start), pipeline.arguments.steps_of_execution)
 
 
 def _check_arguments(arguments: TrainArguments) -> None:

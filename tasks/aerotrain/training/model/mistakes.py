@@ -58,7 +58,7 @@ def mistakes_explained(module: str, build_model: Any, batch: Any = None) -> Iter
 def explained(error: Exception, module: str, build_model: Any, batch: Any = None) -> FinalError:
     """The sentence for ``error``; see ``mistakes_explained``."""
     message = str(error.message if isinstance(error, tf.errors.OpError) else error)
-    place = _place(error, build_model)
+    place = place_of(error, build_model)
     if label := _LABEL.search(message):
         last = int(label[2]) - 1
         return FinalError(
@@ -85,7 +85,7 @@ def _sentence(message: str) -> str:
     return re.sub(r"\s+", " ", first).strip().rstrip(".")[:_LONGEST]
 
 
-def _place(error: Exception, build_model: Any) -> str:
+def place_of(error: Exception, build_model: Any) -> str:
     """Where the mistake is: the line that ``error`` came through, else the one that compiles."""
     code = getattr(inspect.unwrap(build_model), "__code__", None)
     if code is None:
