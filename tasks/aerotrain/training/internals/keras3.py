@@ -4,16 +4,17 @@ Outside of a ``StatelessScope`` and of layers, ``variable.value`` is the ``tf.Va
 variable, so that this needs no private name.
 """
 
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state, name_scope
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
-from keras.src.losses.loss import unscale_loss_for_distribution
+from keras.src.losses import loss as keras_loss
 from keras.src.models.functional import Functional
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
@@ -100,8 +101,104 @@ def compute_loss(
 
 def track_loss(model: keras.Model, loss: tf.Tensor, examples: tf.Tensor) -> None:
     """Add the loss of ``examples`` examples, divided by the replicas, to the mean loss."""
-    whole = unscale_loss_for_distribution(loss)
+    whole = keras_loss.unscale_loss_for_distribution(loss)
     model._loss_tracker.update_state(whole, sample_weight=examples)
+
+
+class Part(Protocol):
+    """A microbatch, of whose batch losses and means are to be; see ``sharing``."""
+
+    #: Its part of the batch, a scalar.
+    weight: tf.Tensor
+
+    def of_batch(
+        self, loss: tf.Tensor, reduction: str, count: Callable[[], tf.Tensor], *, by_records: bool
+    ) -> tf.Tensor:
+        """``loss``, of a microbatch by Keras's ``reduction``, as it counts in that of its batch.
+
+        It will be multiplied by ``weight``. ``count`` makes the number by which a mean was
+        divided. With ``by_records``, that is the number of all values, and so in most cases the
+        number of records times a constant.
+        """
+
+
+class _Sharing(threading.local):
+    """The microbatch that this thread computes, since each replica is traced by its own thread."""
+
+    part: Part | None = None
+
+
+_SHARING = _Sharing()
+
+
+@contextmanager
+def sharing(part: Part) -> Iterator[None]:
+    """A scope in which Keras's losses and means are those of the microbatch ``part`` of a batch.
+
+    Outside of it Keras divides its own losses by the number of replicas, but not what a user adds
+    to them, and it divides by what counts in a microbatch, such as what is not masked.
+    """
+    before, _SHARING.part = _SHARING.part, part
+    try:
+        yield
+    finally:
+        _SHARING.part = before
+
+
+def _in_sharing(keras_function: Any, own: Any) -> Any:
+    """``own``, which gets the part before its other arguments, within ``sharing``."""
+
+    def chosen(*given: Any, **named: Any) -> Any:
+        if _SHARING.part is None:
+            return keras_function(*given, **named)
+        return own(_SHARING.part, *given, **named)
+
+    return chosen
+
+
+def _same(_part: Part, loss: Any) -> Any:
+    return loss
+
+
+def _reduced(
+    part: Part,
+    values: Any,
+    sample_weight: Any = None,
+    mask: Any = None,
+    reduction: str = "sum_over_batch_size",
+    dtype: Any = None,
+) -> Any:
+    loss = _REDUCED(values, sample_weight, mask, reduction, dtype)
+    shape = tuple(values.shape)
+    if reduction in (None, "none") or shape in ((), (0,)):
+        return loss
+    by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
+
+    def count() -> tf.Tensor:
+        if by_weights:
+            weights = tf.cast(sample_weight, loss.dtype)
+            return tf.reduce_sum(keras_loss.apply_mask(weights, mask, loss.dtype, reduction))
+        if mask is not None:
+            return tf.reduce_sum(tf.cast(mask, loss.dtype))
+        return tf.cast(tf.size(values), loss.dtype)
+
+    return part.of_batch(loss, reduction, count, by_records=not by_weights and mask is None)
+
+
+def _added_to_mean(part: Part, metric: Any, values: Any, sample_weight: Any = None) -> None:
+    if sample_weight is None and keras.ops.ndim(values) == 0:
+        # Keras counts a number as one, but those of all microbatches of a batch are one together.
+        sample_weight = part.weight
+    _UPDATED(metric, values, sample_weight)
+
+
+# https://github.com/keras-team/keras/blob/v3.15.1/keras/src/losses/loss.py and
+# https://github.com/keras-team/keras/blob/v3.15.1/keras/src/metrics/reduction_metrics.py
+_REDUCED, _UPDATED = keras_loss.reduce_weighted_values, keras.metrics.Mean.update_state
+keras_loss.reduce_weighted_values = _in_sharing(_REDUCED, _reduced)
+for _name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+    setattr(keras_loss, _name, _in_sharing(getattr(keras_loss, _name), _same))
+keras.metrics.Mean.update_state = _in_sharing(_UPDATED, _added_to_mean)
 
 
 def loss_tracker(model: keras.Model) -> Any:
@@ -138,6 +235,13 @@ def own_metrics(model: keras.Model) -> list[Any]:
 def losses(model: keras.Model) -> list[Any]:
     """The losses that the model was compiled with."""
     return [each.loss for each in getattr(model._compile_loss, "_flat_losses", None) or ()]
+
+
+def has_losses_of_keras(model: keras.Model) -> bool:
+    """Whether Keras's own code computes all losses of ``model``, but for those added by layers."""
+    functions = [getattr(each, "fn", each.call) for each in losses(model)]
+    kinds = [getattr(each, "__module__", "") for each in (type(model).compute_loss, *functions)]
+    return all(each.startswith("keras.") for each in kinds)
 
 
 def average_losses(model: keras.Model) -> set[str]:
@@ -250,11 +354,20 @@ def count_atomically(optimizer: Any) -> None:
     count.assign_add = lambda value: count.value.assign_add(value)
 
 
-def sum_gradients_by(
-    optimizer: Any, function: Callable[[Iterable[tuple[Any, Any]]], list[tuple[Any, Any]]]
+def exchange_gradients_by(
+    optimizer: Any, function: Callable[[Sequence[Any]], list[Any]] = list
 ) -> None:
-    """Let ``function`` replace the sum over replicas, of pairs of a gradient and a variable."""
-    optimizer._all_reduce_sum_gradients = function
+    """Let ``function`` replace Keras's sum over replicas, before gradients are clipped or scaled.
+
+    It takes the gradients of a replica, of which some may be None, and returns those of all.
+    """
+    apply = optimizer.apply
+
+    def exchanged(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        return apply(function(grads), trainable_variables)
+
+    optimizer.apply = exchanged
+    optimizer._all_reduce_sum_gradients = list
 
 
 def adam_moments(optimizer: keras.optimizers.Adam, variable: Any) -> tuple[Any, Any]:

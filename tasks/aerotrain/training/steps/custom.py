@@ -1,6 +1,7 @@
 """Training steps of models with their own ``train_step``."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,8 +13,9 @@ from aerotrain.training.internals import keras3
 from aerotrain.training.steps.clock import computed_at
 from aerotrain.training.steps.finite import first_bad, updated
 from aerotrain.training.steps.metric_state import MetricState, MetricValues, flat
+from aerotrain.training.steps.sharing import Microbatch
 from aerotrain.training.steps.slices import summed
-from aerotrain.training.steps.step import StepResult, TrainStep
+from aerotrain.training.steps.step import StepResult, TrainStep, inner
 
 
 class CustomStepMetricState(MetricState):
@@ -29,10 +31,14 @@ class CustomStepMetricState(MetricState):
         *states, bad = self.zero
         self.zero = [*states, np.zeros(len(logs) + 1), bad]
 
-    def added(self, sums: MetricValues, logs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """The sums of the numbers in ``logs``, and the number of steps in them."""
+    def added(
+        self, sums: MetricValues, logs: Mapping[str, tf.Tensor], weight: tf.Tensor
+    ) -> tf.Tensor:
+        """The sums of the numbers in ``logs``, by ``weight``, and the sum of weights."""
         numbers = [tf.reduce_mean(tf.cast(logs[name], tf.float64)) for name in self._logs]
-        return sums[-2] + tf.stack([*numbers, tf.ones([], tf.float64)])
+        return sums[-2] + tf.cast(weight, tf.float64) * tf.stack(
+            [*numbers, tf.ones([], tf.float64)]
+        )
 
     def results(self, sums: MetricValues) -> dict[str, float]:
         *totals, steps = np.asarray(sums[-2])
@@ -65,7 +71,10 @@ class CustomStep(TrainStep):
         self.model = model
         self._counter = counter
 
-    def __call__(self, sums: MetricValues, batch: Any) -> StepResult:
+    def __call__(
+        self, sums: MetricValues, batch: Any, weight: tf.Tensor | None = None
+    ) -> StepResult:
+        weight = tf.ones([]) if weight is None else weight
         arrived = computed_at(batch)
         metrics = list(zip(self.metrics.variables, sums, strict=False))
         for variable, value in metrics:
@@ -75,39 +84,61 @@ class CustomStep(TrainStep):
         logs = flat(self.model.train_step(batch))
         done = self._counter.assign_add(1, read_value=True)
         states = [
-            _added_once(value, variable)
-            if _is_shared(variable)
-            else tf.convert_to_tensor(variable.value)
-            for variable, value in metrics
+            tf.where(weight > 0, state, value)
+            for value, state in (
+                (value, _added_once(value, variable) if _is_shared(variable) else variable.value)
+                for variable, value in metrics
+            )
         ]
         losses = [tf.cast(logs[name], tf.float64) for name in self._losses]
         # Its gradients are not known here, so the whole weights are checked.
         weights = updated(self.weights, self.weights)
         bad = first_bad(sums[-1], [*losses, *weights], done)
         # The exchange of gradients is within the model's own step, so it counts as computing.
-        return [*states, self.metrics.added(sums, logs), bad], computed_at(bad) - arrived
+        return [*states, self.metrics.added(sums, logs, weight), bad], computed_at(bad) - arrived
 
 
 class ReplicatedCustomStep:
     """``step`` on one replica of several, to be called through ``strategy.run``.
 
-    Every optimizer adds up the gradients of all replicas, as in Keras. In an uneven last batch,
-    each replica has the same weight, whatever its number of examples.
+    Each optimizer of the model gets the mean of the replicas' gradients, by their parts of the
+    batch, before it clips or scales them.
     """
 
-    def __init__(self, step: TrainStep) -> None:
-        self.metrics = step.metrics
+    def __init__(self, step: CustomStep) -> None:
+        self.metrics: MetricState = step.metrics
         self._step = step
-        for each in tf.train.TrackableView(step.model).descendants():
-            if isinstance(each, keras.optimizers.Optimizer):
-                # TensorFlow's own sum, which Keras calls, fails on slices of a short batch.
-                keras3.sum_gradients_by(each, _summed_pairs)
+        #: The weight of the microbatch, for the optimizers; each replica is traced in a thread.
+        self._now = threading.local()
+        found = [
+            each
+            for each in tf.train.TrackableView(step.model).descendants()
+            if isinstance(each, keras.optimizers.Optimizer)
+        ]
+        inner_ones = {id(inner(each)) for each in found if inner(each) is not each}
+        for each in found:
+            exchanged = self._mean if id(each) not in inner_ones else list
+            keras3.exchange_gradients_by(each, exchanged)
 
     def __call__(
         self, sums: MetricValues, microbatches: Sequence[tuple[tf.Tensor, Any]]
     ) -> StepResult:
-        [(_, batch)] = microbatches
-        return self._step(sums, batch)
+        [(weight, batch)] = microbatches
+        self._now.weight = weight
+        with keras3.sharing(Microbatch(weight, counts_all=True)):
+            return self._step(sums, batch, weight)
+
+    def _mean(self, gradients: Sequence[Any]) -> list[Any]:
+        """The mean of each gradient, or None, over the replicas."""
+        own = [_times(each, self._now.weight) for each in gradients if each is not None]
+        means = iter(summed(own))
+        return [each if each is None else next(means) for each in gradients]
+
+
+def _times(gradient: Any, weight: tf.Tensor) -> Any:
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient * tf.cast(weight, gradient.dtype)
+    return tf.IndexedSlices(_times(gradient.values, weight), gradient.indices, gradient.dense_shape)
 
 
 def _is_shared(variable: Any) -> bool:
@@ -123,13 +154,6 @@ def _added_once(before: tf.Tensor, metric: Any) -> tf.Tensor:
     replica = tf.distribute.get_replica_context()
     is_first = tf.equal(replica.replica_id_in_sync_group, 0)
     return before + tf.where(is_first, added, tf.zeros_like(added))
-
-
-def _summed_pairs(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Pairs of a gradient, or None, and a variable, with all replicas' gradients added."""
-    own = list(pairs)
-    sums = iter(summed([gradient for gradient, _ in own if gradient is not None]))
-    return [(None if gradient is None else next(sums), variable) for gradient, variable in own]
 
 
 def step_of(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:

@@ -56,23 +56,6 @@ class MetricState:
             for variable in self.variables
         ]
 
-    def of_microbatch(
-        self, before: MetricValues, after: MetricValues, share: tf.Tensor
-    ) -> list[tf.Tensor]:
-        """Scale what a microbatch added to ``before``, in ``after``, to its share of the batch.
-
-        ``share`` is the weight of the microbatch's loss; with a share of 0, ``before`` is returned.
-        """
-        part = share / tf.distribute.get_strategy().num_replicas_in_sync
-        counted = []
-        for variable, old, new in zip(self.variables, before, after, strict=False):
-            if id(variable) in self.by_batch:
-                # Keras counts an update as one, but the microbatches of a batch count as one
-                # together.
-                new = old + (new - old) * tf.cast(part, new.dtype)
-            counted.append(tf.where(share > 0, new, old))
-        return counted
-
     def results(self, sums: MetricValues) -> dict[str, float]:
         """The results of ``sums``: a number per metric, under the name that ``fit`` gives it.
 
