@@ -69,51 +69,36 @@ LOSSES: Mapping[str, str] = {
     "Tversky": "bits",
 }
 METRICS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    **{
-        name: ("bits", {})
-        for name in [
-            "AUC",
-            "BinaryAccuracy",
-            "BinaryCrossentropy",
-            "BinaryIoU",
-            "FalseNegatives",
-            "FalsePositives",
-            "Hinge",
-            "Precision",
-            "Recall",
-            "SquaredHinge",
-            "TrueNegatives",
-            "TruePositives",
-        ]
-    },
-    **{
-        name: ("numbers", {})
-        for name in [
-            "Accuracy",
-            "ConcordanceCorrelation",
-            "CosineSimilarity",
-            "LogCoshError",
-            "MeanAbsoluteError",
-            "MeanAbsolutePercentageError",
-            "MeanSquaredError",
-            "MeanSquaredLogarithmicError",
-            "PearsonCorrelation",
-            "Poisson",
-            "R2Score",
-            "RootMeanSquaredError",
-        ]
-    },
-    **{
-        name: ("kind", {})
-        for name in [
-            "CategoricalAccuracy",
-            "CategoricalCrossentropy",
-            "CategoricalHinge",
-            "F1Score",
-            "FBetaScore",
-            "KLDivergence",
-        ]
-    },
+    "AUC": ("bits", {}),
+    "Accuracy": ("numbers", {}),
+    "BinaryAccuracy": ("bits", {}),
+    "BinaryCrossentropy": ("bits", {}),
+    "BinaryIoU": ("bits", {}),
+    "CategoricalAccuracy": ("kind", {}),
+    "CategoricalCrossentropy": ("kind", {}),
+    "CategoricalHinge": ("kind", {}),
+    "ConcordanceCorrelation": ("numbers", {}),
+    "CosineSimilarity": ("numbers", {}),
+    "F1Score": ("kind", {}),
+    "FBetaScore": ("kind", {}),
+    "FalseNegatives": ("bits", {}),
+    "FalsePositives": ("bits", {}),
+    "Hinge": ("bits", {}),
+    "KLDivergence": ("kind", {}),
+    "LogCoshError": ("numbers", {}),
+    "MeanAbsoluteError": ("numbers", {}),
+    "MeanAbsolutePercentageError": ("numbers", {}),
+    "MeanSquaredError": ("numbers", {}),
+    "MeanSquaredLogarithmicError": ("numbers", {}),
+    "PearsonCorrelation": ("numbers", {}),
+    "Poisson": ("numbers", {}),
+    "Precision": ("bits", {}),
+    "R2Score": ("numbers", {}),
+    "Recall": ("bits", {}),
+    "RootMeanSquaredError": ("numbers", {}),
+    "SquaredHinge": ("bits", {}),
+    "TrueNegatives": ("bits", {}),
+    "TruePositives": ("bits", {}),
     "IoU": ("label", {"num_classes": CLASSES, "target_class_ids": [0], "sparse_y_pred": False}),
     "MeanIoU": ("label", {"num_classes": CLASSES, "sparse_y_pred": False}),
     "OneHotIoU": ("kind", {"num_classes": CLASSES, "target_class_ids": [0]}),
@@ -406,8 +391,7 @@ class Trained:
 
     def distance(self, other: "Trained", name: str) -> float:
         """The largest difference in what belongs to ``name``, or in all without such a part."""
-        own = [path for path in self.end if name in path.split("/")[0].removesuffix("_dense")]
-        own = [path for path in own if path.split("/")[0].removesuffix("_dense") == name]
+        own = [path for path in self.end if path.split("/")[0].removesuffix("_dense") == name]
         logged = [
             each
             for each in other.logs
@@ -416,14 +400,17 @@ class Trained:
         paths, logs = (own, logged) if own else (list(self.end), list(other.logs))
         moved = max(np.abs(other.end[each] - other.begin[each]).max() for each in paths)
         apart = [np.abs(self.end[each] - other.end[each]).max() / (moved + 1e-9) for each in paths]
-        scale = [abs(other.logs[each]) + 1e-6 for each in logs]
-        apart += [abs(self.logs[each] - other.logs[each]) / by for each, by in zip(logs, scale)]
+        apart += [abs(self.logs[each] / (other.logs[each] + 1e-6) - 1) for each in logs]
         worst = max(apart)
         return float("inf") if np.isnan(worst) else float(worst)
 
 
 def _values(model: Any) -> dict[str, Any]:
-    return {each.path: each.numpy().astype(np.float64) for each in model.trainable_variables}
+    return {
+        each.path: each.numpy().astype(np.float64)
+        for each in model.variables
+        if not each.path.startswith("seed")
+    }
 
 
 def _user_of(build: Callable[[], Any]) -> UserCode:

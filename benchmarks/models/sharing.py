@@ -36,7 +36,7 @@ class Selected(keras.Model):
     """The mean over the targets that are known, whose number differs between records."""
 
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):  # type: ignore[no-untyped-def]
-        known = y > 0.8
+        known = y[:, 0] > 0.8
         error = keras.losses.MeanSquaredError()
         return error(tf.boolean_mask(y, known), tf.boolean_mask(y_pred, known))
 
@@ -109,9 +109,14 @@ class Opponents(keras.Model):
         return {"distance": self.distance.result()}
 
 
-def opponents() -> Any:
+def opponents(built: bool = True) -> Any:
     model = Opponents()
     model.compile()
+    if built:
+        model.makes.build((None, 4))
+        model.judges.build((None, 2))
+        model.making.build(model.makes.trainable_variables)
+        model.judging.build(model.judges.trainable_variables)
     return model
 
 
@@ -155,7 +160,38 @@ def adding() -> Any:
     return model
 
 
+class Counting(layers.Layer):
+    """Keeps a moving mean of what it sees, and the number of its calls."""
+
+    def build(self, shape):  # type: ignore[no-untyped-def]
+        self.mean = self.add_weight(shape=(), initializer="zeros", trainable=False, name="mean")
+        self.calls = self.add_weight(
+            shape=(), initializer="zeros", dtype="int32", trainable=False, name="calls"
+        )
+
+    def call(self, x):  # type: ignore[no-untyped-def]
+        self.mean.assign(0.9 * self.mean + 0.1 * ops.mean(x))
+        self.calls.assign_add(1)
+        return x
+
+
+def counting() -> Any:
+    inputs, known = outputs()
+    model = keras.Model(inputs, layers.Add()([known, 0 * Counting()(inputs["vector"])[:, :2]]))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def overwritten() -> Any:
+    model = keras.Model(*outputs())
+    optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
+    model.compile(optimizer, "mse")
+    return model
+
+
 OWN = {
+    "averages that overwrite weights": overwritten,
+    "state of a layer": counting,
     "compute_loss with an added term": lambda: compiled(AddedTerm),
     "compute_loss of selected targets": lambda: compiled(Selected),
     "compute_loss, the root of a mean": lambda: compiled(Root),
@@ -166,4 +202,5 @@ OWN = {
     "train_step with an added term": lambda: compiled(OwnStep),
     "train_step with a loss of masked steps": lambda: masked(OwnStep),
     "train_step with two optimizers": opponents,
+    "train_step that creates variables": lambda: opponents(built=False),
 }

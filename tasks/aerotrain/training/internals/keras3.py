@@ -77,6 +77,27 @@ def set_masks(outputs: Any, masks: Mapping[int, tf.Tensor]) -> None:
         set_keras_mask(flat[place], mask)
 
 
+class _AddedLosses(threading.local):
+    """Losses of layers, of the replica that this thread traces; none outside of ``compute_loss``.
+
+    Replicas take turns within ``compute_loss``, where they add up the counts of losses.
+    """
+
+    losses: Sequence[tf.Tensor] = ()
+
+    def __iter__(self) -> Iterator[tf.Tensor]:
+        return iter(self.losses)
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+    def __deepcopy__(self, _memo: Any) -> "_AddedLosses":
+        return self
+
+
+_ADDED = _AddedLosses()
+
+
 def compute_loss(
     model: keras.Model,
     x: Any,
@@ -91,12 +112,12 @@ def compute_loss(
 
     ``added`` replaces the losses of layers, which a model does not see in a stateless scope.
     """
-    model._losses_override = list(added)
+    model._losses_override, _ADDED.losses = _ADDED, added
     try:
         # The public method fails for models whose own one has no parameter ``training``.
         return model._compute_loss(x, y, y_pred, weight, training=training)
     finally:
-        model._losses_override = []
+        _ADDED.losses = ()
 
 
 def track_loss(model: keras.Model, loss: tf.Tensor, examples: tf.Tensor) -> None:
@@ -237,11 +258,36 @@ def losses(model: keras.Model) -> list[Any]:
     return [each.loss for each in getattr(model._compile_loss, "_flat_losses", None) or ()]
 
 
-def has_losses_of_keras(model: keras.Model) -> bool:
-    """Whether Keras's own code computes all losses of ``model``, but for those added by layers."""
-    functions = [getattr(each, "fn", each.call) for each in losses(model)]
-    kinds = [getattr(each, "__module__", "") for each in (type(model).compute_loss, *functions)]
-    return all(each.startswith("keras.") for each in kinds)
+def losses_by_path(model: keras.Model) -> list[tuple[str, tuple[Any, ...], Any]]:
+    """The losses that a model was compiled with: the name, the path of the output, the loss."""
+    flat = getattr(model._compile_loss, "_flat_losses", None) or ()
+    return [(each.name or each.loss.name, each.path, each.loss) for each in flat]
+
+
+def has_own_compute_loss(model: keras.Model) -> bool:
+    """Whether the model's class overrides ``compute_loss``."""
+    return not type(model).compute_loss.__module__.startswith("keras.")
+
+
+def is_of_keras(wrapper: Any) -> bool:
+    """Whether the function of a loss or a metric, if it wraps one, is one of Keras."""
+    function = getattr(wrapper, "fn", None) or getattr(wrapper, "_fn", None) or wrapper
+    kind = type(wrapper) if function is wrapper else function
+    return str(getattr(kind, "__module__", "")).startswith("keras.")
+
+
+def own_state(model: keras.Model) -> list[Any]:
+    """Variables of layers that are not Keras's, which neither training nor a metric changes."""
+    seeds = {id(each.state) for each in seed_generators(model)}
+    measured = {id(each) for metric in model.metrics for each in metric.variables}
+    found = [
+        variable
+        for layer in layers(model)
+        if not type(layer).__module__.startswith("keras.")
+        for variable in layer._non_trainable_variables
+        if not variable.trainable and id(variable) not in seeds | measured
+    ]
+    return list({id(each): each for each in found}.values())
 
 
 def average_losses(model: keras.Model) -> set[str]:

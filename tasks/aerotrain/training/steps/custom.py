@@ -84,11 +84,10 @@ class CustomStep(TrainStep):
         logs = flat(self.model.train_step(batch))
         done = self._counter.assign_add(1, read_value=True)
         states = [
-            tf.where(weight > 0, state, value)
-            for value, state in (
-                (value, _added_once(value, variable) if _is_shared(variable) else variable.value)
-                for variable, value in metrics
-            )
+            _added_once(value, variable)
+            if _is_shared(variable)
+            else tf.where(weight > 0, variable.value, value)
+            for variable, value in metrics
         ]
         losses = [tf.cast(logs[name], tf.float64) for name in self._losses]
         # Its gradients are not known here, so the whole weights are checked.
@@ -173,11 +172,27 @@ def _traced(model: keras.Model, batch: Any) -> list[str]:
     """The names of the values that ``train_step`` returns.
 
     Raises:
-        FinalError: it does not return a dict of numbers by name.
+        FinalError: it does not return a dict of numbers by name, or it creates variables that
+            replicas cannot share.
     """
     strategy = tf.distribute.get_strategy()
     function = tf.function(lambda each: strategy.run(model.train_step, args=(each,)))
-    returned = function.get_concrete_function(batch).structured_outputs
+    try:
+        returned = function.get_concrete_function(batch).structured_outputs
+    except Exception as error:
+        unbuilt = [
+            f"{type(each).__name__} {each.name!r}"
+            for each in tf.train.TrackableView(model).descendants()
+            if isinstance(each, keras.optimizers.Optimizer | keras.layers.Layer) and not each.built
+        ]
+        if strategy.num_replicas_in_sync == 1 or not unbuilt:
+            raise
+        raise FinalError(
+            f"the train_step of {type(model).__name__} does not run on several replicas, where it "
+            f"cannot create variables, and these have none yet: {', '.join(unbuilt)}; call build "
+            "of each in build_model, of a layer with a shape, and of an optimizer with the "
+            "trainable variables that it updates"
+        ) from error
     if not isinstance(returned, Mapping) or not returned:
         raise FinalError(
             f"the train_step of {type(model).__name__} returns {returned!r:.80}; "

@@ -82,13 +82,16 @@ class TrainStep:
         # What layers and metrics assign in the scope is not kept.
         with keras.StatelessScope(), keras3.sharing(counting):
             y_pred = keras3.call(self.model, x, training=False)
-            keras3.compute_loss(self.model, x, y, y_pred, sample_weight)
+            # In place of regularizers, which have no counts.
+            none = [tf.zeros([])]
+            keras3.compute_loss(self.model, x, y, y_pred, sample_weight, none)
         return counting.counts
 
     @cached_property
     def counts_all(self) -> bool:
         """Whether a loss of the user's own may be a mean over something else than records."""
-        return not keras3.has_losses_of_keras(self.model)
+        known = all(keras3.is_of_keras(each) for each in keras3.losses(self.model))
+        return keras3.has_own_compute_loss(self.model) or not known
 
     def _compute(
         self, sums: MetricValues, batch: Any, weight: tf.Tensor | None = None
