@@ -377,6 +377,11 @@ def assign_directly(variable: keras.Variable, value: tf.Tensor) -> None:
     variable._direct_assign(value)
 
 
+def direct_value(variable: keras.Variable) -> tf.Variable:
+    """The TensorFlow variable of ``variable`` even within a stateless scope."""
+    return variable._value
+
+
 def gather_by_rows(variable: keras.Variable) -> None:
     """Let ``tf.gather`` read rows of ``variable``; it would read the whole Keras variable first.
 

@@ -99,7 +99,9 @@ def _own_needs_whole(step: TrainStep, batch: Any) -> bool:
     x, y, weight = keras.utils.unpack_x_y_sample_weight(made)
 
     def loss(rows: slice, y_pred: Any, masks: dict[int, tf.Tensor]) -> Any:
-        part = tf.nest.map_structure(lambda each: each[rows], (x, y, y_pred, weight))
+        part = tf.nest.map_structure(
+            lambda each: None if each is None else each[rows], (x, y, y_pred, weight)
+        )
         own_x, own_y, own_pred, own_weight = part
         keras3.set_masks(own_pred, {place: mask[rows] for place, mask in masks.items()})
         none = [tf.zeros([])]  # in place of what layers add
@@ -121,19 +123,29 @@ def _own_needs_whole(step: TrainStep, batch: Any) -> bool:
 
 def _differs(loss: Callable[[slice], Any]) -> bool:
     """Whether the loss of some records is another one if it is computed in two pieces."""
-    whole = loss(slice(None))
-    pieces = (slice(_FIRST), slice(_FIRST, None))
-    weights = [tf.constant(each / _EXAMPLES) for each in (_FIRST, _EXAMPLES - _FIRST)]
-    counting = [Counting(each, counts_all=True) for each in weights]
-    for part, rows in zip(counting, pieces, strict=True):
-        with keras3.sharing(part):
+    whole, pieces = _put_together(loss, 0), _put_together(loss, _FIRST)
+    return not np.allclose(whole, pieces, rtol=1e-3, atol=1e-5)
+
+
+def _put_together(loss: Callable[[slice], Any], first: int) -> Any:
+    """The loss of a batch, of its first ``first`` records and of the others."""
+    pieces = [
+        (tf.constant(size / _EXAMPLES), rows)
+        for size, rows in ((first, slice(first)), (_EXAMPLES - first, slice(first, None)))
+        if size
+    ]
+    counts = []
+    for weight, rows in pieces:
+        counting = Counting(weight, counts_all=True)
+        with keras3.sharing(counting):
             loss(rows)
-    totals = [tf.add_n(each) for each in zip(*(each.counts for each in counting), strict=True)]
-    parts = []
-    for weight, rows in zip(weights, pieces, strict=True):
+        counts.append(counting.counts)
+    totals = [tf.add_n(each) for each in zip(*counts, strict=True)]
+    sum_ = 0.0
+    for weight, rows in pieces:
         with keras3.sharing(Microbatch(weight, counts_all=True, totals=totals)):
-            parts.append(loss(rows) * tf.cast(weight, whole.dtype))
-    return not np.allclose(whole, tf.add_n(parts), rtol=1e-3, atol=1e-5)
+            sum_ += weight.numpy() * np.asarray(loss(rows), np.float64)
+    return sum_
 
 
 def _measures_whole(metric: Any, sums: MetricState, possible: Sequence[tuple[Any, ...]]) -> bool:
@@ -258,9 +270,11 @@ def _made_up(spec: Any, draw: np.random.Generator) -> tf.Tensor:
     dtype = tf.as_dtype(spec.dtype)
     if dtype == tf.string:
         return tf.constant(draw.choice([b"a", b"b"], shape))
-    return tf.cast(
-        draw.uniform(size=shape) if dtype.is_floating else draw.integers(0, 2, shape), dtype
-    )
+    if not dtype.is_floating:
+        return tf.cast(draw.integers(0, 2, shape), dtype)
+    # Later records are larger, so that the pieces of a batch differ.
+    sizes = np.linspace(0.1, 1.0, shape[0]).reshape([-1, *[1] * len(rest)])
+    return tf.cast(draw.uniform(size=shape) * sizes, dtype)
 
 
 def _added(states: States, more: States) -> States:

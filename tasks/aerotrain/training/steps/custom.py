@@ -12,7 +12,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.training.internals import keras3
 from aerotrain.training.steps.clock import computed_at
 from aerotrain.training.steps.finite import first_bad, updated
-from aerotrain.training.steps.metric_state import MetricState, MetricValues, flat
+from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues, flat
 from aerotrain.training.steps.sharing import Microbatch
 from aerotrain.training.steps.slices import summed
 from aerotrain.training.steps.step import StepResult, TrainStep, inner
@@ -57,6 +57,18 @@ class CustomStepMetricState(MetricState):
         return keras3.loss_tracker(self.model) is not None and bool(np.asarray(sums[1]))
 
 
+class CustomStepScope(MetricScope):
+    """A scope of a whole ``train_step``, in which all but the metrics is as outside of it."""
+
+    def __init__(self, state: list[tuple[Any, Any]]) -> None:
+        super().__init__(state, collect_losses=False)
+
+    def get_current_value(self, variable: Any) -> Any:
+        # Keras reads the variables of regularizers here.
+        value = super().get_current_value(variable)
+        return keras3.direct_value(variable) if value is None else value
+
+
 class CustomStep(TrainStep):
     """One step of a model's own ``train_step``, to be called through ``strategy.run``.
 
@@ -76,19 +88,11 @@ class CustomStep(TrainStep):
     ) -> StepResult:
         weight = tf.ones([]) if weight is None else weight
         arrived = computed_at(batch)
-        metrics = list(zip(self.metrics.variables, sums, strict=False))
-        for variable, value in metrics:
-            # Keras reads, adds and assigns, so replicas that share a variable would each add the
-            # value that it has. It is 0 at the start of each step.
-            variable.assign(tf.zeros_like(value) if _is_shared(variable) else value)
-        logs = flat(self.model.train_step(batch))
+        with CustomStepScope(self.metrics.pairs(sums)) as scope:
+            logs = flat(self.model.train_step(batch))
         done = self._counter.assign_add(1, read_value=True)
-        states = [
-            _added_once(value, variable)
-            if _is_shared(variable)
-            else tf.where(weight > 0, variable.value, value)
-            for variable, value in metrics
-        ]
+        pairs = zip(self.metrics.of(scope), sums, strict=False)
+        states = [tf.where(weight > 0, new, old) for new, old in pairs]
         losses = [tf.cast(logs[name], tf.float64) for name in self._losses]
         # Its gradients are not known here, so the whole weights are checked.
         weights = updated(self.weights, self.weights)
@@ -140,21 +144,6 @@ def _times(gradient: Any, weight: tf.Tensor) -> Any:
     return tf.IndexedSlices(_times(gradient.values, weight), gradient.indices, gradient.dense_shape)
 
 
-def _is_shared(variable: Any) -> bool:
-    """Whether several replicas update the same variable, instead of a copy each."""
-    replica = tf.distribute.get_replica_context()
-    has_copies = isinstance(variable.value, tf.distribute.DistributedValues)
-    return replica.num_replicas_in_sync > 1 and not has_copies
-
-
-def _added_once(before: tf.Tensor, metric: Any) -> tf.Tensor:
-    """``before`` of this replica, to which the first one adds what all did in this step."""
-    added = tf.convert_to_tensor(metric.value)
-    replica = tf.distribute.get_replica_context()
-    is_first = tf.equal(replica.replica_id_in_sync_group, 0)
-    return before + tf.where(is_first, added, tf.zeros_like(added))
-
-
 def step_of(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:
     """The model's own step if it has one, else the loop's; ``batch`` is an element spec."""
     return (
@@ -177,14 +166,14 @@ def _traced(model: keras.Model, batch: Any) -> list[str]:
     """
     strategy = tf.distribute.get_strategy()
     function = tf.function(lambda each: strategy.run(model.train_step, args=(each,)))
+    unbuilt = [
+        f"{type(each).__name__} {each.name!r}"
+        for each in tf.train.TrackableView(model).descendants()
+        if isinstance(each, keras.optimizers.Optimizer | keras.layers.Layer) and not each.built
+    ]
     try:
         returned = function.get_concrete_function(batch).structured_outputs
     except Exception as error:
-        unbuilt = [
-            f"{type(each).__name__} {each.name!r}"
-            for each in tf.train.TrackableView(model).descendants()
-            if isinstance(each, keras.optimizers.Optimizer | keras.layers.Layer) and not each.built
-        ]
         if strategy.num_replicas_in_sync == 1 or not unbuilt:
             raise
         raise FinalError(

@@ -107,8 +107,8 @@ class MetricScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no t
     #: Values by the ``id`` of a weight that the model uses instead of the weight.
     fetched: Mapping[int, tf.Tensor] = MappingProxyType({})
 
-    def __init__(self, state: list[tuple[Any, Any]]) -> None:
-        super().__init__(state, collect_losses=True)
+    def __init__(self, state: list[tuple[Any, Any]], *, collect_losses: bool = True) -> None:
+        super().__init__(state, collect_losses=collect_losses)
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         variable, value = update
