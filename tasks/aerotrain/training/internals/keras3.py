@@ -191,8 +191,10 @@ def _reduced(
 ) -> Any:
     loss = _REDUCED(values, sample_weight, mask, reduction, dtype)
     shape = tuple(values.shape)
-    if reduction in (None, "none") or shape in ((), (0,)):
+    if reduction in (None, "none") or shape == ():
         return loss
+    if shape == (0,):
+        loss = tf.reduce_sum(loss)  # Keras returns the empty vector
     by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
 
     def count() -> tf.Tensor:

@@ -33,13 +33,13 @@ def warn_of_whole_batches(strategy: str, step: TrainStep, batch: Any) -> None:
 
     What a layer adds to the losses is not tried.
     """
-    x, labels, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    x, labels, weights = keras.utils.unpack_x_y_sample_weight(batch)
     outputs = _outputs(step.model, x)
     possible = _possible_arguments(labels, outputs)
     found = [
         f"the loss {name!r}"
         for name, path, loss in keras3.losses_by_path(step.model)
-        if _needs_whole(loss, [_at(path, labels, outputs), *possible])
+        if _needs_whole(loss, [_at(path, labels, outputs, weights), *possible])
     ]
     if keras3.has_own_compute_loss(step.model) and _own_needs_whole(step, batch):
         found.append(f"the compute_loss of {type(step.model).__name__!r}")
@@ -67,30 +67,33 @@ def warn_of_whole_batches(strategy: str, step: TrainStep, batch: Any) -> None:
         )
 
 
-def _at(path: Sequence[Any], labels: Any, outputs: Any) -> tuple[Any, ...]:
-    """The specs of the label and the output at ``path``; empty if they have other structures."""
+def _at(path: Sequence[Any], labels: Any, outputs: Any, weights: Any) -> tuple[Any, ...]:
+    """The specs of label, output and weight at ``path``; empty if they have other structures."""
     try:
         for key in path:
             labels, outputs = labels[key], outputs[key]
+            weights = weights[key] if tf.nest.is_nested(weights) else weights
     except (KeyError, IndexError, TypeError):
         return ()
-    return (labels, outputs) if isinstance(outputs, tf.TensorSpec) else ()
+    if not isinstance(outputs, tf.TensorSpec):
+        return ()
+    return (labels, outputs) if weights is None else (labels, outputs, weights)
 
 
 def _needs_whole(loss: Any, possible: Sequence[tuple[Any, ...]]) -> bool:
     """Whether ``loss`` of a batch is not put together from those of its pieces."""
-    for specs in (each for each in possible if len(each) == 2):
+    for specs in (each for each in possible if len(each) > 1):
         draw = np.random.default_rng(0)
-        y, y_pred = (_made_up(each, draw) for each in specs)
+        made = [_made_up(each, draw) for each in specs]
         try:
-            return _differs(partial(_of_rows, loss, y, y_pred))
+            return _differs(partial(_of_rows, loss, made))
         except Exception:  # noqa: BLE001 -- the user's code may raise anything at such a batch
             continue
     return False
 
 
-def _of_rows(loss: Any, y: tf.Tensor, y_pred: tf.Tensor, rows: slice) -> Any:
-    return loss(y[rows], y_pred[rows])
+def _of_rows(loss: Any, made: Sequence[tf.Tensor], rows: slice) -> Any:
+    return loss(*(each[rows] for each in made))
 
 
 def _own_needs_whole(step: TrainStep, batch: Any) -> bool:
