@@ -508,7 +508,7 @@ def main() -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="each loss by one reduction only, and a part of central_storage",
+        help="a part of the combinations",
     )
     quick = parser.parse_args().quick
     [cpu] = tf.config.list_physical_devices("CPU")

@@ -1,4 +1,4 @@
-"""The rows of a digit as a sequence, in which empty rows are padding; the loss has a second term."""
+"""The rows of a digit as a sequence, with empty rows as padding; the loss has a second term."""
 
 import keras
 import tensorflow as tf
@@ -22,5 +22,6 @@ def build_model(_hparams):
     inputs = keras.Input((SIDE, SIDE))
     rows = layers.Masking()(inputs)
     model = WithTerm(inputs, layers.Dense(LABELS, "softmax", kernel_regularizer="l2")(rows))
-    model.compile(keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy", ["accuracy"])
+    loss = "sparse_categorical_crossentropy"
+    model.compile(keras.optimizers.SGD(0.5), loss, metrics=["accuracy"])
     return model

@@ -9,6 +9,7 @@ sum, never a part of it.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from aerotrain.training.internals import keras3
@@ -42,7 +43,7 @@ class MicrobatchStep:
         self._is_compiled = jit_compile
         if jit_compile:
             self._compute = tf.function(step.compute, jit_compile=True, autograph=False)
-        if replicas > 1:
+        if replicas > 1 and isinstance(step.model, keras.Model):  # tf_keras is asked otherwise
             # Keras would add up gradients after clipping each replica's own.
             keras3.exchange_gradients_by(inner(step.model.optimizer))
 
