@@ -379,6 +379,11 @@ def assign_directly(variable: keras.Variable, value: tf.Tensor) -> None:
     variable._direct_assign(value)
 
 
+def add_directly(variable: keras.Variable, value: tf.Tensor) -> None:
+    """Add ``value`` by one operation of TensorFlow, even within a stateless scope."""
+    variable._value.assign_add(value)
+
+
 def direct_value(variable: keras.Variable) -> tf.Variable:
     """The TensorFlow variable of ``variable`` even within a stateless scope."""
     return variable._value

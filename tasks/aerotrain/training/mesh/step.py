@@ -80,7 +80,7 @@ class MeshStep:
             *zip(self._slots, slots, strict=True),
             *zip(self.metrics.variables, sums, strict=False),
         ]
-        with keras.StatelessScope(mapping, collect_losses=True) as scope:
+        with _MeshScope(mapping, collect_losses=True) as scope:
             with tf.GradientTape() as tape:
                 tape.watch(trained)
                 y_pred = keras3.call(model, x, training=True)
@@ -94,6 +94,14 @@ class MeshStep:
         for place, new in zip(self._trained, new_trained, strict=True):
             after[place] = new
         return after, new_slots, loss, [*self.metrics.of(scope), sums[-1]]
+
+
+class _MeshScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
+    """A scope in which no gradient passes through what a layer assigns, as through a variable."""
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        variable, value = update
+        super().add_update((variable, tf.stop_gradient(value)))
 
 
 class MeshStepRunner:

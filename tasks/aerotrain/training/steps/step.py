@@ -100,7 +100,7 @@ class TrainStep:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         scope = self._scope(sums)
         with tf.GradientTape() as tape:
-            tape.watch(list(scope.fetched.values()))
+            tape.watch([each for each in scope.fetched.values() if each.dtype.is_floating])
             y_pred = self._forward(x, scope)
             added_losses = self._added_losses(scope)
             with scope:
