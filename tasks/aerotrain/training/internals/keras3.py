@@ -38,6 +38,14 @@ def counted_names(made: Mapping[str, int]) -> Iterator[dict[str, int]]:
         global_state.set_global_attribute(_NAME_COUNTS, before)
 
 
+def fixed_batch(model: Any) -> int | None:
+    """The number of records in each batch of a functional or sequential model; None if any."""
+    functional = getattr(model, "_functional", None) or model
+    inputs = functional.inputs if isinstance(functional, Functional) else []
+    sizes = {each.shape[0] for each in inputs}
+    return next(iter(sizes - {None}), None)
+
+
 def current_path() -> str:
     """The path of the layer that creates a variable now.
 

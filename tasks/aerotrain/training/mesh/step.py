@@ -16,7 +16,7 @@ from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals import keras3
 from aerotrain.training.mesh.layouts import host, replicated
 from aerotrain.training.mesh.mesh import Mesh
-from aerotrain.training.model.checks import check_divisible
+from aerotrain.training.model.checks import check_divisible, check_fixed_batch
 from aerotrain.training.step_runner import Spent, StepsRun, never
 from aerotrain.training.steps.custom import has_custom_step
 from aerotrain.training.steps.metric_state import MetricState, MetricValues
@@ -174,6 +174,7 @@ def run_on_mesh(mesh: Mesh, step: MeshStep, pipeline: InputPipeline, start: int)
     mesh.layouts.check_used()
     _check_arguments(pipeline.arguments)
     check_divisible(pipeline.job.strategy, pipeline.arguments, mesh.devices.dim_size(BATCH_AXIS))
+    check_fixed_batch(step.model, pipeline.arguments, pipeline.schedule.records)
     return MeshStepRunner(mesh, step, pipeline.local(start), pipeline.arguments.steps_per_execution)
 
 

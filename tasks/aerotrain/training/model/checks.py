@@ -10,6 +10,8 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.options import check_strategy
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
+from aerotrain.training.input.shards import TRAIN_SPLIT
+from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model.whole_batches import check_additive_metrics, warn_of_whole_batches
 from aerotrain.training.steps.custom import has_custom_step
@@ -50,6 +52,8 @@ def check_steps(
         FinalError: they cannot; the message names the reason and an alternative.
     """
     check_divisible(strategy, arguments, replicas)
+    pieces = replicas * arguments.gradient_accumulation_steps
+    check_fixed_batch(step.model, arguments, records, pieces)
     asynchronous = strategy == "parameter_server"
     if replicas > 1 or asynchronous:
         check_additive_metrics(strategy, step, spec)
@@ -130,6 +134,37 @@ def check_deterministic(job: Job) -> None:
             "in the order in which they come; leave it out, or ask for no input"
         )
     tf.config.experimental.enable_op_determinism()
+
+
+def check_remainder(model: Any, arguments: TrainArguments, split: str, records: int) -> None:
+    """Check that the last batch of ``split`` is as large as all others, if ``model`` needs that.
+
+    Raises:
+        FinalError: it is smaller; the message names the option that drops it.
+    """
+    size = keras3.fixed_batch(model)
+    if size and records % size and not arguments.drop_remainder:
+        raise FinalError(
+            f"the model takes batches of {size} records and no others, and the last one of the "
+            f"split {split!r} would have {records % size}; set drop_remainder, or leave the size "
+            "open in the model's Input"
+        )
+
+
+def check_fixed_batch(model: Any, arguments: TrainArguments, records: int, pieces: int = 1) -> None:
+    """Check that the model takes batches of that size, which are each cut into ``pieces``.
+
+    Raises:
+        FinalError: it does not; the message names the size that it takes.
+    """
+    size = keras3.fixed_batch(model)
+    if size and arguments.batch_size != size * pieces:
+        raise FinalError(
+            f"the model takes batches of {size} records and no others, and batch_size is "
+            f"{arguments.batch_size}, cut into {pieces}; use {size * pieces}, or leave the size "
+            "open in the model's Input"
+        )
+    check_remainder(model, arguments, TRAIN_SPLIT, records)
 
 
 def check_divisible(strategy: str, arguments: TrainArguments, replicas: int) -> None:
