@@ -73,6 +73,9 @@ class Step(Protocol):
 class StepRunner(Protocol):
     """Runs training steps under one strategy."""
 
+    #: Whether the execution that runs now is of a kind that must be traced and compiled first.
+    compiles: bool
+
     def run(
         self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
     ) -> Iterator[StepsRun]:
@@ -91,6 +94,8 @@ class StepRunner(Protocol):
 
 class LocalStepRunner:
     """Runs steps in this process, up to ``per_execution`` of them in one execution."""
+
+    compiles = False  # one trace is for all batches
 
     def __init__(
         self,
@@ -163,6 +168,8 @@ class CoordinatorStepRunner:
 
     ``make_dataset`` is traced here and runs on each worker, which must have its own input.
     """
+
+    compiles = False  # as above
 
     def __init__(
         self,

@@ -116,6 +116,9 @@ class MeshStepRunner:
         self._execute = tf.function(step, autograph=False)
         self._batches = iter(untuned(dataset))
         self._per_execution = min(per_execution, _UNROLLED)
+        #: The lengths of lists of batches, and the sizes of these, that were compiled.
+        self._compiled: set[tuple[int, int]] = set()
+        self.compiles = False
 
     def run(
         self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
@@ -128,8 +131,11 @@ class MeshStepRunner:
         for batches, waiting in self._executions(steps):
             before = int(self._counter.numpy())
             first = dtensor.relayout(tf.constant(before + 1, tf.int64), replicated(mesh, 0))
+            kind = (len(batches), _rows(batches[0]))
+            self.compiles = kind not in self._compiled
             with dtensor.default_mesh(mesh):
                 sums = self._execute(sums, first, batches)
+            self._compiled.add(kind)
             self._counter.assign(before + len(batches))
             done += len(batches)
             preempted = self._mesh.any_preempted(is_preempted())
