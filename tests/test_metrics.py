@@ -12,8 +12,8 @@ from aerotrain.training.input.batches import every_record
 from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.callbacks import Callbacks
-from aerotrain.training.model.checks import check_additive_metrics
 from aerotrain.training.model.code import UserCode, features_and_label
+from aerotrain.training.model.whole_batches import check_additive_metrics
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.metric_state import MetricState, numbers
 from aerotrain.training.steps.step import TrainStep

@@ -123,6 +123,13 @@ class TrainArguments(Arguments):
         section=Section.TRAINING,
         in_form=False,
     )
+    drop_remainder: bool = option(
+        False,
+        title="Drop the remainder",
+        help="Leave out the records of an epoch, and of a validation, that fill no batch, for a "
+        "model that takes batches of one size, such as a stateful recurrent one.",
+        section=Section.RARE,
+    )
     synchronized_batch_norm: bool = option(
         False,
         title="Synchronized batch normalization",

@@ -18,6 +18,7 @@ class Executions:
         self._context = context
         self._step_runner = step_runner
         self._watchdog = watchdog
+        watchdog.compiling = lambda: step_runner.compiles
         self._step = context.steps_done()
 
     def of_epoch(self, state: TrainState, hooks: Sequence[Hook]) -> Iterator[None]:

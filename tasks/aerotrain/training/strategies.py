@@ -25,7 +25,7 @@ from aerotrain.training.mesh.step import MeshStep, run_on_mesh
 from aerotrain.training.model.checks import check_asynchronous, check_steps
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
-from aerotrain.training.steps.custom import ReplicatedCustomStep, has_custom_step
+from aerotrain.training.steps.custom import CustomStep, ReplicatedCustomStep
 from aerotrain.training.steps.layer_state import (
     aggregate_in_center,
     seed_by_replica,
@@ -171,7 +171,7 @@ def _local_step_runner(
             distribution, step, pipeline.local(start), arguments.steps_of_execution
         )
     shared: Step
-    if has_custom_step(step.model):
+    if isinstance(step, CustomStep):
         shared = ReplicatedCustomStep(step)
     else:
         shared = MicrobatchStep(

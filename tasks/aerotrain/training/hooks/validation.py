@@ -15,7 +15,9 @@ from aerotrain.training.hooks.local_methods import copy_variables
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import download, split_of
+from aerotrain.training.internals import keras3
 from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.model.checks import check_remainder
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.steps.metric_state import numbers
 
@@ -36,13 +38,17 @@ class Validation:
         code = UserCode.load(arguments.model, arguments.data)
         spec = batch_spec(dataset.schema, code.transform)
         self._model = code.build(arguments.all_hparams, spec, arguments.dtype_policy)
-        self._batches = every_record(
+        check_remainder(self._model, arguments, VALIDATION_SPLIT, split.records)
+        size = keras3.fixed_batch(self._model) or arguments.batch_size
+        batches = every_record(
             RecordFiles.of(download(arguments.data, split.shards, scratch)),
             dataset.schema,
             code.transform,
             records=split.records,
-            batch_size=arguments.batch_size,
+            batch_size=size,
         )
+        whole = split.records // size
+        self._batches = batches.take(whole) if arguments.drop_remainder else batches
 
     def measure(
         self,
