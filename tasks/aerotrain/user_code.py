@@ -115,7 +115,7 @@ def changed_code(was: Mapping[str, str], name: str) -> list[str]:
 def changed_files(
     was: Mapping[str, str], folder: Path, imported: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """The files of ``was`` that are others in ``folder``, unless ``imported`` has a hash of them."""
+    """The files of ``was`` that are others in ``folder``; ``imported`` has hashes of some."""
     return [each for each in was if (imported.get(each) or _hash_of(folder / each)) != was[each]]
 
 

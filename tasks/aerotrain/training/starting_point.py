@@ -150,7 +150,7 @@ def _point(url: str) -> StartingPoint:
 
 
 def _made_of(url: str) -> Any:
-    """What the manifest of a version or of a checkpoint says of its model; None if there is none."""
+    """What the manifest of a version or a checkpoint says of its model; None if there is none."""
     try:
         return Manifest.from_json(open_store(url).get(MANIFEST)).about.get("model")
     except (MissingError, CorruptError):
