@@ -121,15 +121,14 @@ def changed_files(
 
 def _folder_of(name: str) -> Path:
     """The folder from which the module ``name`` was imported."""
-    module = sys.modules[name]
-    file = Path(str(module.__file__))
+    file = Path(getattr(sys.modules[name], "__file__", None) or name.replace(".", "/"))
     return file.parents[name.count(".") + (file.name == "__init__.py")]
 
 
 def _hash_of(file: Path) -> str:
-    """A hash of a Python file that does not depend on comments and formatting; "" of none."""
+    """A hash of a Python file, without comments and formatting; of one that is gone, of ""."""
     content = file.read_bytes() if file.is_file() else b""
-    with suppress(SyntaxError, ValueError):  # such as compiled code
+    with suppress(SyntaxError, ValueError, RecursionError):  # it is compiled, or nested too deeply
         content = ast.unparse(ast.parse(content)).encode()
     return hashlib.sha256(content).hexdigest()
 
