@@ -228,7 +228,7 @@ def test_a_replica_that_vanished_with_its_parent_is_a_node_failure(
     reaper = replica.parent()
     assert reaper is not None
     reaper.kill()
-    psutil.wait_procs([replica], timeout=10)
+    psutil.wait_procs([replica], timeout=60)
     seen = launcher.observe(handle)[WORKER]
     assert (seen.state, seen.failure) == (State.LOST, Failure.NODE)
 
@@ -241,7 +241,7 @@ def test_killing_the_supervisor_ends_all_replicas_as_node_failures(
     while len(found := processes_of(handle)) < 1 + 4 + 4 + 6:
         time.sleep(0.01)
     os.kill(json.loads((Path(handle) / "status.json").read_text())["pid"], signal.SIGKILL)
-    wait_for("the end of all", lambda: not any(map(is_alive, found)), seconds=10)
+    wait_for("the end of all", lambda: not any(map(is_alive, found)), seconds=60)
     assert {each.failure for each in launcher.observe(handle).values()} == {Failure.NODE}
 
 
