@@ -2,10 +2,11 @@
 
 import textwrap
 
+import keras
 import pytest
 import tensorflow as tf
 
-from aerotrain.contract.errors import ExitCode, FinalError
+from aerotrain.contract.errors import ExitCode, FinalError, message_of
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.mistakes import explained
@@ -121,3 +122,38 @@ def test_a_process_that_computes_alone_over_all_replicas_is_no_lost_process(tmp_
     translated = errors_translated(code, None, "", "train", tmp_path)  # no record is read
     with pytest.raises(FinalError, match="no callback of 'm' compute over all"), translated:
         raise tf.errors.InternalError(None, None, said)
+
+
+class OfTwoValuesError(Exception):
+    def __init__(self, one, other):
+        super().__init__(one, other)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (KeyError("units"), "units"),
+        (AttributeError("no units"), "no units"),
+        (ValueError("it is long\n\nand has an end"), "it is long\n\nand has an end"),
+        (tf.errors.InvalidArgumentError(None, None, "no units"), "no units"),
+        (OfTwoValuesError("one", 2), "one"),
+        (AssertionError(), ""),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_in_a_layer_is_reported_without_the_arguments_of_the_layer(error, message):
+    class Raising(keras.layers.Layer):
+        def call(self, x, **kwargs):
+            raise error
+
+    with pytest.raises(Exception, match=r"inspect\._empty") as raised:
+        Raising()(tf.zeros([1]))
+    assert message_of(raised.value) == message
+
+
+def test_an_error_in_a_layer_of_keras_2_is_reported_without_its_arguments():
+    where = "layer 'dense' (type Dense)"
+    text = (
+        f"Exception encountered when calling {where}.\n\nbad\n\nCall arguments received by {where}:"
+    )
+    assert message_of(ValueError(f"{text}\n  • inputs=1")) == "bad"

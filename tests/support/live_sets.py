@@ -16,6 +16,7 @@ from benchmarks.fault_injection import processes_of, replica_pid
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
+from aerotrain.supervisor.processes import send
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.backends.process.backend import ProcessBackend, ProcessPlan
@@ -106,7 +107,7 @@ def fork_server_of(root: Path) -> int | None:
 def end_fork_server(root: Path) -> None:
     server = fork_server_of(root)
     if server is not None:
-        os.kill(server, signal.SIGTERM)
+        send([server], signal.SIGTERM)
 
 
 @pytest.fixture

@@ -1,11 +1,19 @@
 """Final and temporary errors, and how a replica reports them: exit code and termination message."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
 from typing import Self
+
+#: What Keras puts around the message of an error in a layer: its heading, colors and arguments.
+_OF_LAYER = re.compile(
+    r".*Exception encountered when calling .*?\n\n(?:\x1b\[1m)?(.*?)(?:\x1b\[0m)?\n\n"
+    r"(?:Call a|A)rguments received by .*",
+    re.DOTALL,
+)
 
 
 class AerotrainError(Exception):
@@ -99,6 +107,15 @@ class TerminationMessage:
 
 def _names(found: object) -> frozenset[str]:
     return frozenset(map(str, found)) if isinstance(found, Iterable) else frozenset()
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an error of anyone's, without what Keras adds to one in a layer."""
+    # The text of a KeyError is a literal, in one line.
+    is_key = isinstance(error, KeyError) and len(error.args) == 1
+    message = str(error.args[0] if is_key else error)
+    found = _OF_LAYER.fullmatch(message)
+    return found[1].strip() if found else str(error)
 
 
 def counted(count: int, noun: str) -> str:

@@ -106,8 +106,8 @@ class TrainArguments(Arguments):
         None,
         title="Start from a model",
         help="Model from which the variables of equal path and shape get their first values: "
-        "serving, the version that this pipeline serves; the URL of a trained model or of "
-        "an exported version; or the id of a run of this DAG.",
+        "serving, the version that this pipeline serves; the URL of a trained model, of "
+        "an exported version or of a checkpoint; or the id of a run of this DAG.",
         empty="random values",
         section=Section.TRAINING,
         kind=Kind.STRING,

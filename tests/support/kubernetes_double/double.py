@@ -1,11 +1,11 @@
 """The double as a test uses it: its objects, actions of users and controllers, and faults."""
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from aerotrain.supervisor.processes import send
 from support.kubernetes_double import statuses
 from support.kubernetes_double.cluster import Cluster
 from support.kubernetes_double.faults import Fault, Request
@@ -77,8 +77,7 @@ class KubernetesDouble(Cluster):
 
     def kill(self, name: str, signal: int = 9, namespace: str = "default") -> None:
         """Send a signal to the first process of each container of a pod that is a process."""
-        for pid in self.pids(name, namespace).values():
-            os.kill(pid, signal)
+        send(self.pids(name, namespace).values(), signal)
 
     def pids(self, name: str, namespace: str = "default") -> dict[str, int]:
         return self._call(lambda: self._kubelet.pids(self._stored("pods", name, namespace)))
