@@ -72,7 +72,7 @@ def test_a_wait_for_the_steps_in_flight_names_the_last_step_that_was_counted():
     replica = SimpleNamespace(notice=SimpleNamespace(given=never))
     context = SimpleNamespace(schedule=schedule, replica=replica, steps_done=lambda: 0)
     executions = Executions(context, step_runner, world.watchdog)
-    list(executions.of_epoch(TrainState.at(0, schedule)))
+    list(executions.of_epoch(TrainState.at(0, schedule), ()))
     executions.wait_until_idle()
     assert world.said[0].startswith("no progress for 61 s after step 10, where")
 

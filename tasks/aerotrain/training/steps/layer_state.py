@@ -38,8 +38,8 @@ class LayerState:
         if not self._own:
             return
         added = [each.read_value() - old for each, old in zip(self._own, before, strict=True)]
-        # A mean of whole numbers would be rounded down.
-        exact = [each if each.dtype.is_floating else tf.cast(each, tf.float64) for each in added]
+        # A mean of integers would be rounded down, and values are reduced together in one dtype.
+        exact = [tf.cast(each, tf.float64) for each in added]
         replica = tf.distribute.get_replica_context()
         means = replica.all_reduce(tf.distribute.ReduceOp.MEAN, exact)
         for variable, old, mean in zip(self._own, before, means, strict=True):
