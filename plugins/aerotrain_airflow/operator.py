@@ -182,7 +182,7 @@ class JobOperator(BaseOperator):
             settings = Settings.read(self.launcher)
             job = describe(self, self.job, self.arguments, context, settings)
             launcher = choose_launcher(settings, _try_id(context))
-            handle = event.get("handle") or event["address"]  # the key of earlier versions
+            handle = event["handle"]
             self._running = (launcher, handle)
             ended = Ended.from_dict(event["ended"])
             return self._end(job, handle, ended, settings, reuse_key)
