@@ -38,7 +38,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     ),
     "triggerer": (
         "plugins/aerotrain_airflow/backends",
-        "plugins/aerotrain_airflow/controller",
+        "tasks/aerotrain/launch",
     ),
 }
 

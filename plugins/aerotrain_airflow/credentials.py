@@ -3,8 +3,8 @@
 import os
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.launch.process.passed_variables import passed
 from aerotrain.store import Store, open_store
-from aerotrain_airflow.backends.process.passed_variables import passed
 from aerotrain_airflow.settings import Settings, listed
 
 
