@@ -16,7 +16,7 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.launch import driver
-from aerotrain.launch.backend import Backend, Emit, PlanT
+from aerotrain.launch.backend import Backend, Emit, PlanT, Say
 from aerotrain.launch.decision import Ended, Seen
 
 T = TypeVar("T")
@@ -25,10 +25,14 @@ _LOG = getLogger(__name__)
 
 
 class Launcher(Generic[PlanT]):
-    """Runs the replicas of jobs by a backend, on behalf of one task try."""
+    """Runs the replicas of jobs by a backend, on behalf of one task try.
 
-    def __init__(self, backend: Backend[PlanT]) -> None:
+    ``say`` gets messages about a group, such as that a replica is restarted.
+    """
+
+    def __init__(self, backend: Backend[PlanT], say: Say = _LOG.info) -> None:
         self._backend = backend
+        self._say = say
         self._starting: _Work[str] | None = None
 
     def plan(self, job: Job, attempt: str) -> PlanT:
@@ -76,7 +80,7 @@ class Launcher(Generic[PlanT]):
             try:
                 async with asyncio.timeout(at_most):
                     return await driver.follow(
-                        self._backend, handle, emit=emit, say=_LOG.info, until=until
+                        self._backend, handle, emit=emit, say=self._say, until=until
                     )
             except TimeoutError:
                 return None
@@ -91,7 +95,7 @@ class Launcher(Generic[PlanT]):
         """
 
         async def observe() -> Seen:
-            async with self._backend.open(handle, emit, _LOG.info) as group:
+            async with self._backend.open(handle, emit, self._say) as group:
                 return (await group.observe(0.0)).seen
 
         return _Work(observe).result()

@@ -4,9 +4,10 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,14 @@ from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import path_segment
+from aerotrain.contract.replicas import ReplicaName
 from aerotrain.launch.backend import Emit, Found, Say
 from aerotrain.launch.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain.launch.process.group import ProcessGroup
 from aerotrain.launch.process.supervisor_client import SupervisorClient
 from aerotrain.launch.process.warm_start import ForkServer
-from aerotrain.supervisor.ports import reserved_ports
+from aerotrain.supervisor.ports import reserved_addresses
+from aerotrain.supervisor.processes import send
 
 LEAST_FREE_BYTES = 1 << 30  # for a training's shards and a few checkpoints
 
@@ -169,6 +172,12 @@ class ProcessBackend:
             with suppress(OSError):
                 path.parent.rmdir()  # fails if a later attempt has its group there
 
+    def signal(self, path: Path, names: Collection[ReplicaName], number: signal.Signals) -> None:
+        """Send a signal to these replicas of the group in the folder ``path``, if they run."""
+        records = self._supervisor(path).records()
+        running = [records[str(name)] for name in names if str(name) in records]
+        send([int(each["pid"]) for each in running if each["running"]], number)
+
     def end(self, path: Path) -> None:
         """End every process of the group, then remove its folder."""
         folder = JobFolder(path)
@@ -216,14 +225,11 @@ class ProcessClaim:
             raise
 
     async def _create(self) -> str:
-        plan, names = self._plan, list(self._plan.job.names())
-        with reserved_ports(len(names), plan.handle) as ports:
-            addresses = {
-                name: f"127.0.0.1:{port.number}" for name, port in zip(names, ports, strict=True)
-            }
+        plan = self._plan
+        with reserved_addresses(plan.job, plan.handle) as (addresses, ports):
             JobFolder.make(plan.folder, plan.job, addresses, self._holder)
             folder, group = JobFolder(plan.folder), self._backend.group(plan.folder)
-            await group.start(dict.fromkeys(names, 0), ports, wait_for_imports=True)
+            await group.start(dict.fromkeys(addresses, 0), ports, wait_for_imports=True)
         folder.append([Event(event=EventType.START, at=time.time())], known=0)
         folder.mark_started(plan.description)
         return plan.handle
