@@ -278,10 +278,10 @@ class TestWhatCannotStart:
         world.core.create_namespaced_resource_quota(world.namespace, quota)
         eventually(lambda: quota_of(world).status.hard)
         launcher = world.launcher()
-        plan = launcher.plan(world.job(), "try-1")
+        plan = launcher.plan(world.job(deadlines={"start": 1}), "try-1")
         with pytest.raises(FinalError, match=r"need 4 pods together, and the quota few of .* 2"):
             launcher.check([plan])
-        with pytest.raises(TemporaryError, match="exceeded quota"):
+        with pytest.raises(TemporaryError, match=r"has no room for the job: .*exceeded quota"):
             launcher.start(plan)
         eventually(lambda: not world.pods())
 

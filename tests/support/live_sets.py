@@ -22,6 +22,7 @@ from aerotrain.launch.launcher import Launcher
 from aerotrain.launch.process.backend import ProcessBackend, ProcessPlan
 from aerotrain.launch.process.supervisor_client import holder_of
 from aerotrain.launch.process.warm_start import ForkServer
+from aerotrain.supervisor.processes import send
 
 __all__ = ["Live", "process_launcher", "processes_of", "replica_environment", "replica_pid", "task"]
 
@@ -106,7 +107,7 @@ def fork_server_of(root: Path) -> int | None:
 def end_fork_server(root: Path) -> None:
     server = fork_server_of(root)
     if server is not None:
-        os.kill(server, signal.SIGTERM)
+        send([server], signal.SIGTERM)
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ def suspend(process: Process) -> None:
     """Freeze the process: SIGSTOP, of which it gets no notice."""
     process.send_signal(signal.SIGSTOP)
     stopped = psutil.Process(process.pid)
-    wait_for("SIGSTOP", lambda: stopped.status() == psutil.STATUS_STOPPED, seconds=10)
+    wait_for("SIGSTOP", lambda: stopped.status() == psutil.STATUS_STOPPED, seconds=60)
 
 
 def read_until(process: Process, words: str) -> str:

@@ -170,8 +170,7 @@ async def errors_translated(cluster: Cluster) -> AsyncIterator[None]:
 
 
 def _explained(error: ApiError, namespace: str) -> AerotrainError:
-    # A quota's error has the same status and reason as a missing permission.
-    if "exceeded quota" in error.message:
+    if error.is_lack_of_room:
         return NotNowError(
             f"namespace {namespace} has no room for the job: {error.message}; wait, ask for "
             "less, or have the quota raised"
@@ -181,6 +180,11 @@ def _explained(error: ApiError, namespace: str) -> AerotrainError:
             f"a quota of namespace {namespace} limits what the pods do not set: {error.message}; "
             "set it for the container `replica` in a pod template, or have a LimitRange set a "
             "default (deploy/README.md, Quotas)"
+        )
+    if error.is_missing_permission:
+        return TemporaryError(
+            f"the cluster has not allowed it for a while: {error.message}; have deploy/role.yaml "
+            "applied again"
         )
     if error.status == 403:
         return FinalError(

@@ -25,7 +25,13 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException
 
 from aerotrain.contract.errors import FinalError, backoff
-from aerotrain_airflow.kubernetes.lines import LONGEST, Line, LineSplitter, readable
+from aerotrain_airflow.kubernetes.lines import (
+    LONGEST,
+    Line,
+    LineSplitter,
+    moment,
+    readable,
+)
 
 Manifest = Mapping[str, Any]
 T = TypeVar("T")
@@ -49,7 +55,9 @@ _PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 #: Status codes after which to retry: https://kubernetes.io/docs/reference/using-api/api-concepts/
 _LATER = {401, 408, 429, 500, 502, 503, 504}
 
-#: The API path of each kind: its group and version, and its plural.
+#: The API path of each kind: its group and version, and its plural. Kueue's version is discovered,
+#: because its releases serve different ones.
+_KUEUE = "/apis/kueue.x-k8s.io"
 _PLACES = {
     "ConfigMap": ("/api/v1", "configmaps"),
     "Service": ("/api/v1", "services"),
@@ -57,8 +65,8 @@ _PLACES = {
     "Event": ("/api/v1", "events"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "ResourceQuota": ("/api/v1", "resourcequotas"),
-    "Workload": ("/apis/kueue.x-k8s.io/v1beta1", "workloads"),
-    "LocalQueue": ("/apis/kueue.x-k8s.io/v1beta1", "localqueues"),
+    "Workload": (_KUEUE, "workloads"),
+    "LocalQueue": (_KUEUE, "localqueues"),
     "PodGroup": ("/apis/scheduling.volcano.sh/v1beta1", "podgroups"),
 }
 
@@ -78,6 +86,16 @@ class ApiError(Exception):
         self.kind: str = (found.get("details") or {}).get("kind", "")
         super().__init__(f"{status} {self.reason}: {self.message}")
 
+    @property
+    def is_lack_of_room(self) -> bool:
+        """Whether a quota is used up: its status and reason are those of a missing permission."""
+        return "exceeded quota" in self.message
+
+    @property
+    def is_missing_permission(self) -> bool:
+        """Whether the account may not do this: not what admission says of an object."""
+        return self.status == 403 and " cannot " in self.message and " resource " in self.message
+
 
 class AwayError(Exception):
     """The API gave no usable answer within the caller's timeout."""
@@ -96,6 +114,7 @@ class Cluster:
         self._clients = AsyncExitStack()
         self._client: ApiClient | None = None
         self._connecting = asyncio.Lock()
+        self._versions: dict[str, str] = {}  # by kind, those that were found
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,12 +128,12 @@ class Cluster:
         The API rejects fields that it does not define, such as one misspelt in a template.
         """
         query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
-        return await self._json("POST", self._path(manifest["kind"]), query, manifest)
+        return await self._json("POST", await self._path(manifest["kind"]), query, manifest)
 
     async def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """The object, or None if it does not exist."""
         try:
-            return await self._json("GET", self._path(kind, name))
+            return await self._json("GET", await self._path(kind, name))
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -134,7 +153,7 @@ class Cluster:
         """
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(_PAGE)}
         while True:
-            found = await self._json("GET", self._path(kind), query)
+            found = await self._json("GET", await self._path(kind), query)
             metadata = found["metadata"]
             yield found.get("items") or [], metadata.get("resourceVersion", "")
             if not metadata.get("continue"):
@@ -151,7 +170,7 @@ class Cluster:
         """
         identity = {"uid": uid, **({"resourceVersion": version} if version else {})}
         body = {**change, "metadata": {**change.get("metadata", {}), **identity}}
-        return await self._json("PATCH", self._path(kind, name), body=body)
+        return await self._json("PATCH", await self._path(kind, name), body=body)
 
     async def delete(
         self, kind: str, name: str, uid: str, version: str = "", *, force: bool = False
@@ -166,7 +185,7 @@ class Cluster:
         if force:
             body["gracePeriodSeconds"] = 0
         try:
-            await self._json("DELETE", self._path(kind, name), body=body)
+            await self._json("DELETE", await self._path(kind, name), body=body)
         except ApiError as error:
             if error.status == 404:
                 return False
@@ -200,7 +219,8 @@ class Cluster:
             "timeoutSeconds": str(seconds),
         }
         splitter = LineSplitter(_LONGEST_EVENT)
-        async for line in self._lines(self._path(kind), query, splitter, silence=seconds + 10.0):
+        path = await self._path(kind)
+        async for line in self._lines(path, query, splitter, silence=seconds + 10.0):
             if line.cut:
                 raise AwayError(f"a watch showed an object of more than {_LONGEST_EVENT} bytes")
             event = json.loads(line.head)
@@ -211,7 +231,7 @@ class Cluster:
     async def log(
         self, pod: str, *, container: str, since: str = "", follow: bool = False, tail: int = 0
     ) -> AsyncIterator[tuple[str, str]]:
-        """The lines of a container, each with its time (RFC 3339, UTC, nanoseconds).
+        """The lines of a container, each with its ``moment``.
 
         ``since`` is a time from an earlier line; the API only compares seconds, so lines of that
         second are repeated. ``tail`` is the number of last lines, 0 for all. A line that is too
@@ -219,7 +239,7 @@ class Cluster:
         not followed; otherwise the rest of it may still come.
 
         Raises:
-            ApiError, AwayError: as for ``watch``.
+            ApiError, AwayError: as for ``watch``; also if what comes is no line of a container.
         """
         query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
         if tail:
@@ -227,7 +247,7 @@ class Cluster:
         if since:
             query["sinceTime"] = since[:19] + "Z"
         splitter = LineSplitter(LONGEST + _LONGEST_STAMP)
-        path = self._path("Pod", pod) + "/log"
+        path = await self._path("Pod", pod) + "/log"
         async for line in self._lines(path, query, splitter, silence=None):
             yield _stamped(line)
         rest = splitter.rest()
@@ -250,7 +270,8 @@ class Cluster:
                 async with response:
                     return await _answer(response)
             except ApiError as error:
-                if error.status not in _LATER:
+                # A role is replaced in two steps, without any permission between them.
+                if error.status not in _LATER and not error.is_missing_permission:
                     raise
                 trouble: Exception = error
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -258,6 +279,8 @@ class Cluster:
             pause, now = next(pauses), time.monotonic()
             until = min(until, now + self._retry_for)
             if now + pause > until:
+                if isinstance(trouble, ApiError) and trouble.is_missing_permission:
+                    raise trouble
                 raise AwayError(f"{trouble or type(trouble).__name__}") from trouble
             await asyncio.sleep(pause)
 
@@ -313,16 +336,41 @@ class Cluster:
                     ) from error
             return self._client
 
-    def _path(self, kind: str, name: str = "") -> str:
+    async def serves(self, kind: str) -> bool:
+        """Whether the cluster has this kind of object: an extension may not be installed."""
+        try:
+            await self._path(kind)
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    async def _path(self, kind: str, name: str = "") -> str:
         group, plural = _PLACES[kind]
+        if group == _KUEUE:
+            group = self._versions.get(kind) or await self._discovered(kind)
         path = f"{group}/namespaces/{quote(self.namespace, safe='')}/{plural}"
         return f"{path}/{quote(name, safe='')}" if name else path
 
+    async def _discovered(self, kind: str) -> str:
+        """The group of a kind with the first version that has it; the preferred one comes first."""
+        group, plural = _PLACES[kind]
+        for each in (await self._json("GET", group))["versions"]:
+            path = f"{group}/{each['version']}"
+            if plural in {there["name"] for there in (await self._json("GET", path))["resources"]}:
+                self._versions[kind] = path
+                return path
+        raise ApiError(404, {"reason": "NotFound", "message": f"{group} has no {plural}"})
+
 
 def _stamped(line: Line) -> tuple[str, str]:
-    """The time of a line, and its text."""
+    """The moment of a line, and its text."""
     stamp, _, text = line.head.partition(b" ")
-    return stamp.decode(errors="replace"), readable(Line(text, line.cut))
+    at = moment(stamp.decode(errors="replace"))
+    if not at:
+        raise AwayError(readable(line, 300))
+    return at, readable(Line(text, line.cut))
 
 
 async def _answer(response: aiohttp.ClientResponse) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from aerotrain_airflow.kubernetes.identity import (
     uid_of,
 )
 from aerotrain_airflow.kubernetes.kueue import why_not_admitted
-from aerotrain_airflow.kubernetes.lifecycle import restart_pod
+from aerotrain_airflow.kubernetes.lifecycle import restart_pod, restore_shared
 from aerotrain_airflow.kubernetes.logs import PodLogs
 from aerotrain_airflow.kubernetes.observed import ObservedGroup
 from aerotrain_airflow.kubernetes.owner import EventLog, read_owner
@@ -37,8 +37,9 @@ from aerotrain_airflow.kubernetes.watch import PodWatch, Pulse
 
 Manifest = Mapping[str, Any]
 
-#: Seconds between two questions to Kueue why it does not admit the group.
-_ASK_KUEUE_EVERY = 20.0
+#: Seconds between two questions to Kueue why it does not admit the group, and between two checks
+#: that what all pods need is there. A restart checks it, too.
+_ASK_KUEUE_EVERY, _RESTORE_EVERY = 20.0, 300.0
 
 #: The number of failed replicas to explain, and of lines of each failed side-car.
 _EXPLAINED, _LAST_LINES = 5, 20
@@ -78,7 +79,7 @@ class PodGroup:
         labels = f"{JOB_LABEL}={self._handle.name}"
         pulse = Pulse(self._say)
         self._watch = PodWatch(self._cluster, labels, self._take, self._took_all, self._say, pulse)
-        background = [self._watch.run(), pulse.run()]
+        background = [self._watch.run(), pulse.run(), self._restore()]
         if self._workload:
             background.append(self._say_why_it_is_queued())
         self._watching = [self._spawn(each) for each in background]
@@ -121,6 +122,7 @@ class PodGroup:
         await self._logs.restart(restart.counts)
         try:
             async with errors_translated(self._cluster):
+                await restore_shared(self._cluster, self._handle, self.job)
                 await together(
                     restart_pod(self._cluster, self._handle, name, restart)
                     for name in restart.counts
@@ -189,6 +191,12 @@ class PodGroup:
                 if reason not in ("", said):
                     self._say(f"Kueue does not admit {self._handle.name}: {reason}")
                     said = reason
+
+    async def _restore(self) -> None:
+        while True:
+            await asyncio.sleep(_RESTORE_EVERY)
+            with suppress(ApiError, AwayError):  # the next check may be more fortunate
+                await restore_shared(self._cluster, self._handle, self.job)
 
     def _ignore(self, pod: str) -> None:
         if pod not in self._ignored:

@@ -5,11 +5,10 @@ pod by a finalizer, until it has failed and another one has replaced it.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from aerotrain.contract.errors import FinalError
-from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster
+from aerotrain_airflow.kubernetes.cluster import Cluster
 from aerotrain_airflow.kubernetes.identity import (
     KUEUE,
     KUEUE_QUEUE,
@@ -24,12 +23,17 @@ Manifest = Mapping[str, Any]
 
 
 async def check_queue(cluster: Cluster, pods: Sequence[Manifest]) -> None:
-    """Check that the queue of these pods exists; otherwise Kueue would never admit them.
+    """Check that Kueue and the queue of these pods exist; otherwise nothing would admit them.
 
     Raises:
-        FinalError: it does not.
+        FinalError: they do not.
     """
     for name in {pod["metadata"]["labels"].get(KUEUE_QUEUE) for pod in pods} - {None}:
+        if not await cluster.serves("LocalQueue"):
+            raise FinalError(
+                "the cluster serves no API kueue.x-k8s.io with LocalQueues; have Kueue installed, "
+                f"or unset [aerotrain] queue, which is kueue:{name}"
+            )
         if await cluster.get("LocalQueue", name) is None:
             raise FinalError(
                 f"there is no LocalQueue {name} in namespace {cluster.namespace}; create it, or "
@@ -60,7 +64,8 @@ async def delete_workload(cluster: Cluster, owner: Manifest) -> None:
 
 async def delete_workload_without_owner(cluster: Cluster, handle: Handle) -> None:
     """Delete the Workload of a group, if it has one, after its owner was deleted by hand."""
-    with suppress(ApiError):  # such as for lack of permission, where there is no Kueue
+    may = {"verb": "get", "group": "kueue.x-k8s.io", "resource": "workloads"}
+    if await cluster.may(**may):  # else there may be no Kueue
         await _delete(cluster, kueue_group(handle.name, handle.attempt))
 
 

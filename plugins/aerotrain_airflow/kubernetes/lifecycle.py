@@ -8,12 +8,14 @@ no longer the holder cannot end it.
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from logging import getLogger
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.event_log import Event, EventType
+from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.launch.backend import Found, GoneError
 from aerotrain.launch.decision import Ended, Restart, Seen
@@ -52,8 +54,8 @@ from aerotrain_airflow.kubernetes.owner import (
     owner_of,
     read_owner,
 )
-from aerotrain_airflow.kubernetes.plan import PodPlan
-from aerotrain_airflow.kubernetes.pod import replica_pod
+from aerotrain_airflow.kubernetes.plan import PodPlan, shared_objects
+from aerotrain_airflow.kubernetes.pod import GRACE, replica_pod
 from aerotrain_airflow.kubernetes.states import created_at, has_ended
 
 Manifest = Mapping[str, Any]
@@ -61,12 +63,23 @@ Manifest = Mapping[str, Any]
 #: Concurrent requests while a group is created.
 _AT_ONCE = 16
 
-#: Seconds that a deletion may take: the pods' grace period and the node's answer. A pod that still
-#: exists then is deleted by force, because its node does not respond.
+#: Seconds that a deletion may take: the pods' usual grace period and the node's answer. A pod that
+#: still exists then is deleted by force, because its node does not respond.
 DELETED_WITHIN = 20.0
 
 #: Seconds between two checks whether an object is gone.
 _LOOK_EVERY = 0.5
+
+#: Seconds between two attempts to create a group for which a quota has no room.
+ROOM_EVERY = 10.0
+
+_LOG = getLogger(__name__)
+
+
+def _deleted_within(objects: Iterable[Manifest]) -> float:
+    """``DELETED_WITHIN``, and what a pod template has added to the grace period."""
+    graces = [each.get("spec", {}).get("terminationGracePeriodSeconds") or 0 for each in objects]
+    return DELETED_WITHIN + max([GRACE, *graces]) - GRACE
 
 
 class PodClaim:
@@ -80,6 +93,8 @@ class PodClaim:
         self._plan = plan
         self._name = plan.job.name
         self._holder = holder
+        self._wait_until = time.monotonic() + plan.job.deadlines.start
+        self._said = False
 
     async def find(self) -> Found | None:
         """The group of the job's name; None for an incomplete one of this very attempt.
@@ -107,7 +122,10 @@ class PodClaim:
         )
 
     async def create(self) -> str | None:
-        """Create the group, or complete an incomplete one; None if its name was taken."""
+        """Create the group, or complete an incomplete one.
+
+        None if its name was taken, or if a quota had no room, until the start deadline.
+        """
         try:
             owner = await self._cluster.create(owner_of(self._plan, self._holder))
         except ApiError as error:
@@ -119,10 +137,22 @@ class PodClaim:
             owner = found
         try:
             await self._complete(owner)
-        except BaseException:  # an incomplete group is of no use
+        except BaseException as error:  # an incomplete group is of no use, and has what others need
             await self._cluster.delete("ConfigMap", self._name, uid_of(owner))
+            if isinstance(error, ApiError) and await self._waits_for_room(error):
+                return None
             raise
         return str(Handle.of(owner))
+
+    async def _waits_for_room(self, error: ApiError) -> bool:
+        """Wait if a quota had no room for the group, and time remains."""
+        if not error.is_lack_of_room or time.monotonic() + ROOM_EVERY > self._wait_until:
+            return False
+        if not self._said:
+            _LOG.info("%s waits for a quota: %s", self._name, error.message)
+        self._said = True
+        await asyncio.sleep(ROOM_EVERY)
+        return True
 
     async def adopt(self, found: Found) -> bool:
         """Make this try the holder of the group, unless it was changed at the same moment."""
@@ -150,12 +180,12 @@ class PodClaim:
             return
         await delete_workload(self._cluster, owner)
         await self._cluster.delete("ConfigMap", self._name, uid_of(owner))
-        until = time.monotonic() + DELETED_WITHIN
+        began = time.monotonic()
         while True:
             pods = await _pods_of(self._cluster, owner)
             if not pods:
                 return
-            if time.monotonic() > until:
+            if time.monotonic() > began + _deleted_within(pods):
                 for pod in pods:
                     await _delete_pod(self._cluster, pod, force=True)
             await asyncio.sleep(_LOOK_EVERY)
@@ -197,7 +227,7 @@ class PodClaim:
 
     async def _create(self, manifest: Manifest, owner: Manifest) -> None:
         """Create one object; wait for one of the same name and another owner to be deleted."""
-        until = time.monotonic() + DELETED_WITHIN
+        began = time.monotonic()
         while True:
             try:
                 await self._cluster.create(owned(manifest, owner))
@@ -208,7 +238,7 @@ class PodClaim:
                 there = await self._cluster.get(manifest["kind"], manifest["metadata"]["name"])
                 if there is not None and is_owned_by(there, uid_of(owner)):
                     return
-                if time.monotonic() > until:
+                if time.monotonic() > began + _deleted_within([there] if there else []):
                     raise TemporaryError(in_the_way(manifest, self._plan.namespace)) from error
                 await asyncio.sleep(_LOOK_EVERY)
 
@@ -291,13 +321,13 @@ async def restart_pod(
         GoneError: the group no longer exists.
         TemporaryError: a pod of another group has the name, and remains.
     """
-    count, until = restart.counts[name], time.monotonic() + DELETED_WITHIN
+    count, began = restart.counts[name], time.monotonic()
     while True:
         owner = await read_owner(cluster, handle)
         pods = await _pods_of(cluster, owner, name)
         if any(restarts_of(pod) >= count for pod in pods):
             return
-        is_late = time.monotonic() > until
+        is_late = time.monotonic() > began + _deleted_within(pods)
         force = is_late or name in restart.force
         alive = [pod for pod in pods if not has_ended(pod)]
         for pod in pods:
@@ -321,6 +351,17 @@ async def restart_pod(
                 if is_late:
                     raise TemporaryError(in_the_way(pod, handle.namespace)) from error
         await asyncio.sleep(_LOOK_EVERY)
+
+
+async def restore_shared(cluster: Cluster, handle: Handle, job: Job) -> None:
+    """Create again what all pods of the group need, if it was deleted by hand."""
+    owner = {"metadata": {"name": handle.name, "uid": handle.uid}}
+    for manifest in shared_objects(job, handle.namespace):
+        try:
+            await cluster.create(owned(manifest, owner))
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
 
 
 async def _delete_pod(cluster: Cluster, pod: Manifest, *, force: bool) -> None:

@@ -1,12 +1,13 @@
-"""The output of a group's replicas: live, complete, and without repetition.
+"""The output of a group's replicas: live, complete, and repeated only after a follower is killed.
 
 A kubelet, a proxy or the end of this process may interrupt a stream at any time. Every line has the
 time at which its node received it, so a new stream continues after the last emitted line. That
-position is stored with the group's owner, for a follower in another process.
+position is stored with the group's owner at times, for a follower in another process.
 """
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,14 +18,16 @@ from aerotrain.contract.status import Observation
 from aerotrain.launch.backend import Emit, LogLine
 from aerotrain_airflow.kubernetes.cluster import ApiError, AwayError, Cluster
 from aerotrain_airflow.kubernetes.identity import CONTAINER, POSITIONS, Handle, annotations
+from aerotrain_airflow.kubernetes.lines import moment
 
 #: The number of replicas whose lines are streamed as they are written; those of the others are read
 #: when they or the job end. Each stream is a connection of its own.
 LIVE = 16
 
-#: Seconds for which lines are collected. They are then emitted and their position is stored: the
-#: less time between the two, the fewer lines are repeated if a follower is killed.
-_GATHER = 2.0
+#: Seconds for which lines are collected before they are emitted, and the least number of seconds
+#: between two writes of their positions: the lines of that time are repeated if a follower is
+#: killed. One that is replaced stores them at its end.
+_GATHER, STORE_EVERY = 2.0, 60.0
 
 #: Seconds that the logs of ended replicas may take to arrive.
 _REST = 10.0
@@ -60,8 +63,11 @@ class PodLogs:
         self._emit = emit
         self._spawn = spawn
         # By replica, the times of the last line that was emitted, and of the last that was read.
-        self._emitted: dict[str, str] = json.loads(annotations(owner).get(POSITIONS, "{}"))
+        stored = json.loads(annotations(owner).get(POSITIONS, "{}"))
+        self._emitted = {name: at for name, stamp in stored.items() if (at := moment(stamp))}
         self._read_to = dict(self._emitted)
+        self._stored = dict(self._emitted)
+        self._store_at = time.monotonic() + STORE_EVERY
         self._collected: list[tuple[str, LogLine]] = []
         ranked = sorted(names, key=lambda name: (_ORDER.index(name.role), name.index))
         self._ended = {name: asyncio.Event() for name in ranked}
@@ -107,7 +113,10 @@ class PodLogs:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._emit_collected()
+        try:
+            self._emit_collected()
+        finally:
+            await self._store()
 
     async def _stream(self, name: ReplicaName) -> None:
         ended, pauses = self._ended[name], backoff(_PAUSE, _LONGEST_PAUSE)
@@ -144,20 +153,25 @@ class PodLogs:
         while True:
             await self._new.wait()
             await asyncio.sleep(_GATHER)
-            await self._emit_collected()
+            self._emit_collected()
+            if time.monotonic() >= self._store_at:
+                await self._store()
 
-    async def _emit_collected(self) -> None:
-        """Emit the collected lines, and store their positions with the owner."""
+    def _emit_collected(self) -> None:
         self._new.clear()
         lines, self._collected = self._collected, []
-        if not lines:
+        for stamp, line in lines:
+            self._emit(line)
+            self._emitted[str(line.replica)] = stamp
+
+    async def _store(self) -> None:
+        """Store the positions of the emitted lines with the owner, if there are new ones."""
+        self._store_at = time.monotonic() + STORE_EVERY
+        if self._emitted == self._stored:
             return
-        try:
-            for stamp, line in lines:
-                self._emit(line)
-                self._emitted[str(line.replica)] = stamp
-        finally:
-            positions = {"annotations": {POSITIONS: json.dumps(self._emitted)}}
-            with suppress(ApiError, AwayError):  # the next position includes this one
-                name, uid = self._handle.name, self._handle.uid
-                await self._cluster.patch("ConfigMap", name, uid, metadata=positions)
+        emitted = dict(self._emitted)
+        positions = {"annotations": {POSITIONS: json.dumps(emitted)}}
+        with suppress(ApiError, AwayError):  # the next positions include these
+            name, uid = self._handle.name, self._handle.uid
+            await self._cluster.patch("ConfigMap", name, uid, metadata=positions)
+            self._stored = emitted

@@ -118,28 +118,37 @@ def _check(job: Job, settings: PodSettings) -> None:
 
 def _manifests(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
     queue = Queue.parse(settings.queue)
-    several = len(list(job.names())) > 1
-    manifests = [_owner(job)]
-    if several:
-        manifests.append(_service(job))
-    manifests.append(_network_policy(job, several=several))
+    manifests = [_owner(job), *_shared(job)]
     if queue.system == "volcano":
         manifests.append(_pod_group(job, queue))
     manifests += _pods(job, attempt, settings)
+    return [_named(each, job, settings.namespace) for each in manifests]
+
+
+def shared_objects(job: Job, namespace: str) -> list[Manifest]:
+    """The objects that all pods of a job need while they run."""
+    return [_named(each, job, namespace) for each in _shared(job)]
+
+
+def _shared(job: Job) -> list[Manifest]:
+    several = len(list(job.names())) > 1
+    return [*([_service(job)] if several else []), _network_policy(job, several=several)]
+
+
+def _named(manifest: Manifest, job: Job, namespace: str) -> Manifest:
     labels = {
         "app.kubernetes.io/name": "aerotrain",
         "app.kubernetes.io/managed-by": "aerotrain",
         JOB_LABEL: job.name,
     }
-    for manifest in manifests:
-        metadata = manifest["metadata"]
-        manifest["metadata"] = {
-            "name": job.name,
-            "namespace": settings.namespace,
-            **metadata,
-            "labels": {**labels, **metadata.get("labels", {})},
-        }
-    return manifests
+    metadata = manifest["metadata"]
+    named = {
+        "name": job.name,
+        "namespace": namespace,
+        **metadata,
+        "labels": {**labels, **metadata.get("labels", {})},
+    }
+    return {**manifest, "metadata": named}
 
 
 def _owner(job: Job) -> Manifest:

@@ -33,9 +33,9 @@ SCRATCH = "/scratch"
 _GROUP = 65532
 _SHARED_MEMORY = "shared-memory"
 
-#: Seconds from SIGTERM to SIGKILL; for a replica that may save for GRACE seconds by default, these
-#: are enough, and a template may give more. Kubernetes' own default is 30.
-_GRACE, _KUBERNETES_GRACE = 10, 30
+#: Seconds from SIGTERM to SIGKILL; for a replica that may save for ``aerotrain.replica.GRACE``
+#: seconds, these are enough, and a template may give more. Kubernetes' own default is 30.
+GRACE, _KUBERNETES_GRACE = 10, 30
 
 #: Seconds that a replica needs to exit after it has saved.
 _EXIT = 2
@@ -109,7 +109,7 @@ def role_pod(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings
 def _set_grace(spec: dict[str, Any]) -> None:
     """Pass the pod's grace period on to the replica, if a template has changed it."""
     seconds = spec.get("terminationGracePeriodSeconds", _KUBERNETES_GRACE)
-    if seconds != _GRACE and isinstance(seconds, int):  # Kubernetes rejects what is no number
+    if seconds != GRACE and isinstance(seconds, int):  # Kubernetes rejects what is no number
         grace = max(seconds - _EXIT, seconds / 2)
         variable = {"name": Variable.GRACE.value, "value": str(float(grace))}
         spec["containers"][0]["env"].append(variable)
@@ -201,7 +201,7 @@ def _defaults(job: Job, replica: ReplicaSpec, settings: PodSettings) -> Manifest
         **account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": _GRACE,
+        "terminationGracePeriodSeconds": GRACE,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         **_apart(job, replica),
         "containers": [container],

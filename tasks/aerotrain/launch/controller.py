@@ -69,8 +69,7 @@ class Controller:
         seen = self._combined(look.seen, history, late, last_step)
         if job_state(seen) in (State.SUCCEEDED, State.FAILED):
             return Decision.end(Ended.of(seen), now)
-        step = last_step.step if last_step else None
-        failed = _Failures(job=self.job, seen=seen, history=history, now=now, step=step)
+        failed = _Failures(job=self.job, seen=seen, history=history, now=now, last_step=last_step)
         ended = failed.end_of_job()
         if ended is not None:
             return Decision.end(ended, now, failed.new)
@@ -165,13 +164,13 @@ class Controller:
 
 @dataclass(frozen=True, kw_only=True)
 class _Failures:
-    """The failures among the replicas of ``job`` as ``seen`` at ``now``, at training ``step``."""
+    """The failures among the replicas of ``job`` as ``seen`` at ``now``, after ``last_step``."""
 
     job: Job
     seen: Seen
     history: Histories
     now: float
-    step: int | None
+    last_step: LastStep | None
 
     @cached_property
     def events(self) -> Mapping[ReplicaName, Event]:
@@ -182,7 +181,7 @@ class _Failures:
         lost = {name: each for name, each in self.seen.items() if each.state is State.LOST}
         causes = {name for name, each in lost.items() if kind_of(each) is not Failure.TEMPORARY}
         return {
-            name: self.history[name].failure or self._detected(name, kind_of(each), self.step)
+            name: self.history[name].failure or self._detected(name, kind_of(each))
             for name, each in lost.items()
             if not causes or name in causes
         }
@@ -215,7 +214,7 @@ class _Failures:
 
     def not_started(self, deadline: Deadline) -> tuple[Event, ...]:
         """The replicas not started by this deadline, as events: the next attempt may omit them."""
-        return tuple(self._detected(name, Failure.START, None) for name in deadline.waiting)
+        return tuple(self._detected(name, Failure.START) for name in deadline.waiting)
 
     @cached_property
     def unresponsive(self) -> frozenset[ReplicaName]:
@@ -251,7 +250,7 @@ class _Failures:
         return Event(
             event=EventType.RESTART,
             at=self.now,
-            step=self.step,
+            step=self.last_step.step if self.last_step else None,
             replica=str(name),
             restarts=self.history[name].restarts + 1,
             because=because,
@@ -260,8 +259,10 @@ class _Failures:
             force=name in self.unresponsive or kind_of(self.seen[name]) is Failure.NODE,
         )
 
-    def _detected(self, name: ReplicaName, kind: Failure, step: int | None) -> Event:
-        seen = self.seen[name]
+    def _detected(self, name: ReplicaName, kind: Failure) -> Event:
+        seen, restart, last = self.seen[name], self.history[name].last_restart, self.last_step
+        # A step from before the last restart says nothing of this failure: its lines may be lost.
+        step = last.step if last and (restart is None or last.at > restart.at) else None
         return Event(
             event=EventType.DETECT,
             at=self.now,

@@ -85,6 +85,7 @@ class _Following:
         self._say = say
         self._controller = Controller(job=group.job, created=group.created, until=until)
         self._not_before = 0.0  # a time of time.monotonic() after a NotNowError; else 0
+        self._said = ""  # the last restart, which is repeated until it is possible
 
     async def run(self) -> Ended:
         wait, look_again = 0.0, False
@@ -125,8 +126,10 @@ class _Following:
                 return 0.0
             match decision.action:
                 case Restart():
-                    self._say(str(decision.action))
-                    self._listener.reported(str(decision.action))
+                    if self._said != str(decision.action):
+                        self._said = str(decision.action)
+                        self._say(self._said)
+                        self._listener.reported(self._said)
                     await self._group.restart(decision.action)
                     self._not_before = 0.0
                     return 0.0

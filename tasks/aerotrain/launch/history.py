@@ -98,7 +98,7 @@ def _shortened(event: Event) -> Event:
     return replace(event, because=event.because[:_REASON])
 
 
-def is_alike(event: Event, reason: str, step: int | None) -> bool:
+def is_alike(event: Event, reason: str, step: int) -> bool:
     """Whether an earlier failure had the same reason, which may be shortened, at the same step."""
     is_shortened = len(event.because) == _REASON
     same = reason.startswith(event.because) if is_shortened else event.because == reason

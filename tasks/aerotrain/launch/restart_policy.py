@@ -79,14 +79,16 @@ def kind_of(seen: Observation) -> Failure:
 def judge(
     seen: Observation, step: int | None, earlier: Sequence[Event], budgets: Restarts
 ) -> Verdict:
-    """The verdict on a failure at ``step``, after the ``earlier`` ones of the same replica."""
+    """The verdict on a failure at ``step``, after the ``earlier`` ones of the same replica.
+
+    ``step`` is None if it is unknown: the log may not have been readable.
+    """
     rule = RULES[kind_of(seen)]
-    if rule.may_be_a_bug and seen.exit_code not in FROM_OUTSIDE:
+    if rule.may_be_a_bug and seen.exit_code not in FROM_OUTSIDE and step is not None:
         alike = [each for each in earlier[1 - ALIKE :] if is_alike(each, seen.reason, step)]
         if len(alike) == ALIKE - 1:
-            where = "before its first step" if step is None else f"at step {step}"
             return Verdict(
-                Remedy.NONE, f"{seen.reason}: {ALIKE} times {where}, so it would fail again"
+                Remedy.NONE, f"{seen.reason}: {ALIKE} times at step {step}, so it would fail again"
             )
     budget = getattr(budgets, rule.budget)
     spent = sum(each.times for each in earlier if RULES[Failure(each.kind)].budget == rule.budget)

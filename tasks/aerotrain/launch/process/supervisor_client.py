@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.launch.process.warm_start import ForkServer
-from aerotrain.supervisor.processes import is_alive
+from aerotrain.supervisor.processes import is_alive, send
 from aerotrain.supervisor.protocol import LOCK, MOST_DESCRIPTORS, Start, ask, socket_of
 from aerotrain.supervisor.supervisor import read_status
 
@@ -189,8 +190,7 @@ class SupervisorClient:
         if (pid := self.pid()) is None:
             return
         replicas = [int(each["pid"]) for each in read_status(self._folder).values()]
-        with suppress(ProcessLookupError):
-            os.kill(pid, 9)
+        send([pid], signal.SIGKILL)
         _wait_for_end([pid, *replicas])
 
 
