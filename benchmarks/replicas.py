@@ -27,7 +27,7 @@ from typing import Any, NoReturn, Self
 from aerotrain.contract.environment import replica_environment, set_tensorflow_variables
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
-from aerotrain.standalone import reserved_addresses
+from aerotrain.supervisor.ports import reserved_addresses
 from aerotrain.supervisor.preloading import IMPORTED
 from aerotrain.supervisor.processes import end_with, send
 
@@ -94,7 +94,7 @@ class Processes:
         """
         server = self._server(module, environment or {})
         with ExitStack() as stack:
-            addresses = stack.enter_context(reserved_addresses(job))
+            addresses, _ = stack.enter_context(reserved_addresses(job))
             output, of_chief = os.pipe()
             pids = {}
             for name in job.names():

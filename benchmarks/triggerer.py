@@ -30,8 +30,8 @@ from typing import Any
 import psutil
 
 from aerotrain.contract.job import Job
-from aerotrain_airflow.backends.kubernetes.owner import owner_of
-from aerotrain_airflow.backends.kubernetes.plan import PodPlan, PodSettings, plan_pods
+from aerotrain_airflow.kubernetes.owner import owner_of
+from aerotrain_airflow.kubernetes.plan import PodPlan, PodSettings, plan_pods
 from benchmarks.report import print_origin, print_report
 
 PROJECT = Path(__file__).parent.parent
@@ -178,7 +178,7 @@ async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
     """Run the triggers of all jobs from start to end."""
     import structlog
 
-    from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
+    from aerotrain_airflow.kubernetes.trigger import JobTrigger
 
     # Airflow's default is stdout, which is for the report alone.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))

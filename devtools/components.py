@@ -27,7 +27,7 @@ _OF_TASKS = (
     "airflow.sdk.execution_time.task_runner",
     "aerotrain_airflow.steps",
     "aerotrain_airflow.params",
-    "aerotrain_airflow.backends.process.backend",
+    "aerotrain.launch.process.backend",
     "airflow.providers.amazon.aws.hooks.base_aws",
 )
 MODULES: Mapping[str, Sequence[str]] = {

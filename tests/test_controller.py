@@ -9,10 +9,10 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Deadlines
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Failure, Observation, State
-from aerotrain_airflow.controller.controller import Controller
-from aerotrain_airflow.controller.decision import Ended, LastStep, Look, Restart, Wait
-from aerotrain_airflow.controller.history import compacted, size_of
-from aerotrain_airflow.controller.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED
+from aerotrain.launch.controller import Controller
+from aerotrain.launch.decision import Ended, LastStep, Look, Restart, Wait
+from aerotrain.launch.history import compacted, size_of
+from aerotrain.launch.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED
 from test_recovery_matrix import GANG, SERVED, job
 
 ELSEWHERE = "it is restarted, elsewhere if possible"

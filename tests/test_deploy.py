@@ -15,18 +15,18 @@ import yaml
 
 from aerotrain.cli import parse
 from aerotrain.contract.job import Job
-from aerotrain_airflow.backends.kubernetes.access import (
+from aerotrain_airflow.kubernetes.access import (
     OPTIONAL as OPTIONAL_ACCESS,
 )
-from aerotrain_airflow.backends.kubernetes.access import (
+from aerotrain_airflow.kubernetes.access import (
     REQUIRED,
     WITH_KUEUE,
     WITH_VOLCANO,
     Access,
 )
-from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
-from aerotrain_airflow.backends.kubernetes.serving import server_pod
-from aerotrain_airflow.backends.kubernetes.template import read_template
+from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
+from aerotrain_airflow.kubernetes.serving import server_pod
+from aerotrain_airflow.kubernetes.template import read_template
 from aerotrain_airflow.settings import Settings
 
 DEPLOY = Path(__file__).parent.parent / "deploy"

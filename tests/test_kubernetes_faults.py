@@ -9,14 +9,14 @@ import pytest
 
 from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.base import LogLine
-from aerotrain_airflow.backends.kubernetes import backend as backend_module
-from aerotrain_airflow.backends.kubernetes import lifecycle, logs, watch
-from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
-from aerotrain_airflow.backends.kubernetes.identity import POSITIONS
-from aerotrain_airflow.backends.kubernetes.lines import LONGEST
-from aerotrain_airflow.backends.kubernetes.plan import PodSettings
-from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain.launch.backend import LogLine
+from aerotrain.launch.launcher import Launcher
+from aerotrain_airflow.kubernetes import backend as backend_module
+from aerotrain_airflow.kubernetes import lifecycle, logs, watch
+from aerotrain_airflow.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.kubernetes.identity import POSITIONS
+from aerotrain_airflow.kubernetes.lines import LONGEST
+from aerotrain_airflow.kubernetes.plan import PodSettings
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import ALONE, CONN_ID, described

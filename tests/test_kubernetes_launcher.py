@@ -11,10 +11,10 @@ import pytest
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.kubernetes.lines import LONGEST
-from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.controller.decision import Ended
-from aerotrain_airflow.controller.history import with_fewer_workers
+from aerotrain.launch.decision import Ended
+from aerotrain.launch.history import with_fewer_workers
+from aerotrain.launch.launcher import Launcher
+from aerotrain_airflow.kubernetes.lines import LONGEST
 from support.kubernetes_worlds import ALONE, SECRET, World
 
 #: Timeout in seconds on a real cluster of what the double does at once.

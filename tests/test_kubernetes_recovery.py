@@ -14,13 +14,13 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends import driver
-from aerotrain_airflow.backends.kubernetes import backend as backend_module
-from aerotrain_airflow.backends.kubernetes import group as group_module
-from aerotrain_airflow.backends.kubernetes import lifecycle, trigger
-from aerotrain_airflow.backends.kubernetes.identity import restarts_of
-from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
-from aerotrain_airflow.backends.kubernetes.pod import GRACE, replica_pod
+from aerotrain.launch import driver
+from aerotrain_airflow.kubernetes import backend as backend_module
+from aerotrain_airflow.kubernetes import group as group_module
+from aerotrain_airflow.kubernetes import lifecycle, trigger
+from aerotrain_airflow.kubernetes.identity import restarts_of
+from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
+from aerotrain_airflow.kubernetes.pod import GRACE, replica_pod
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import CONN_ID, World, connection, described

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from aerotrain.contract.job import Job
-from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
+from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
 from chaos.dag_runs import restart
 from devtools.home import Home
 from devtools.stack import Stack, running_stack

@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from aerotrain_airflow.backends.kubernetes.lines import Line, LineSplitter, moment, readable
+from aerotrain_airflow.kubernetes.lines import Line, LineSplitter, moment, readable
 
 
 def split(*pieces: bytes, longest: int = 8) -> tuple[list[Line], Line | None]:

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.kubernetes.identity import POSITIONS
-from aerotrain_airflow.backends.kubernetes.lines import moment
-from aerotrain_airflow.controller.decision import Ended
+from aerotrain.launch.decision import Ended
+from aerotrain_airflow.kubernetes.identity import POSITIONS
+from aerotrain_airflow.kubernetes.lines import moment
 from support.kubernetes_worlds import ALONE, CONN_ID, World, connection
 from test_kubernetes_launcher import eventually, quota_of
 from test_kueue import grant

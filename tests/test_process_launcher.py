@@ -18,9 +18,9 @@ from aerotrain.contract.errors import SpecError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation, State, job_state
+from aerotrain.launch.launcher import Launcher
 from aerotrain.supervisor.processes import is_alive
 from aerotrain.supervisor.protocol import socket_of
-from aerotrain_airflow.backends.launcher import Launcher
 from support.listening import listening, open_to_network
 from support.live_sets import process_launcher, processes_of, replica_environment, replica_pid
 from support.waiting import wait_for

@@ -5,8 +5,8 @@ from fnmatch import fnmatchcase
 from logging import getLogger
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.launch.process.passed_variables import passed
 from aerotrain.store import Store, open_store
-from aerotrain_airflow.backends.process.passed_variables import passed
 from aerotrain_airflow.settings import Settings, listed
 
 #: The variables by which boto3 finds a credential that it can refresh:

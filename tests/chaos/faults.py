@@ -14,8 +14,8 @@ from benchmarks.fault_injection import Training, replica_pid
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import State
+from aerotrain.launch.process.folder import JobFolder
 from aerotrain.supervisor.processes import send
-from aerotrain_airflow.backends.process.folder import JobFolder
 from chaos import dag_runs
 from chaos.scenes import Place, Scene
 
