@@ -56,14 +56,33 @@ _ANSWER_SECONDS = 10.0
 #: that is set, of a body that was damaged on its way, and of a store with too much to do. Of all
 #: others, the status decides: 401 and 403 are refused, 404 is missing, 409, 429 and 5xx pass.
 _PASSING = frozenset(
-    """
-    ExpiredToken ExpiredTokenException TokenRefreshRequired RequestExpired RequestTimeTooSkewed
-    BadDigest XAmzContentSHA256Mismatch XAmzContentChecksumMismatch IncompleteBody
-    RequestTimeout RequestTimeoutException PriorRequestNotComplete OperationAborted
-    SlowDown Throttling ThrottlingException ThrottledException RequestThrottled
-    RequestThrottledException RequestLimitExceeded BandwidthLimitExceeded LimitExceededException
-    TooManyRequestsException ProvisionedThroughputExceededException TransactionInProgressException
-    """.split()
+    [
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "TokenRefreshRequired",
+        "RequestExpired",
+        "RequestTimeTooSkewed",
+        "BadDigest",
+        "XAmzContentSHA256Mismatch",
+        "XAmzContentChecksumMismatch",
+        "IncompleteBody",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "PriorRequestNotComplete",
+        "OperationAborted",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "RequestLimitExceeded",
+        "BandwidthLimitExceeded",
+        "LimitExceededException",
+        "TooManyRequestsException",
+        "ProvisionedThroughputExceededException",
+        "TransactionInProgressException",
+    ]
 )
 
 #: The codes that botocore makes of a response to HEAD, which has no body and so no code.

@@ -16,9 +16,6 @@ from aerotrain.store import Store, open_store
 #: Bytes of one range request.
 BLOCK = 8 * 2**20
 
-#: The most bytes of a file that is read once for all requests of it.
-_SMALL = 2**16
-
 #: Size of the buffer in which the end of a line, or of a record, is searched.
 _BUFFER = 2**16
 
@@ -86,8 +83,6 @@ class InputFile(NamedTuple):
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from ``start`` up to ``end``. Raises ``ChangedError``."""
-        if self.size <= _SMALL:  # its header, and its records, are read one after the other
-            return _whole(self)[start:end]
         return store_at(self.store).get_range(self.key, start, min(end, self.size), self.etag)
 
     def open(self) -> IO[bytes]:
@@ -177,11 +172,6 @@ def checked_beginning(file: InputFile) -> bytes:
         if beginning.startswith(magic):
             raise SourceError(f"{file.url} {what}")
     return beginning
-
-
-@lru_cache(maxsize=16)
-def _whole(file: InputFile) -> bytes:
-    return store_at(file.store).get_range(file.key, 0, file.size, file.etag)
 
 
 @lru_cache(maxsize=64)
