@@ -11,7 +11,7 @@ from aerotrain.contract.errors import FinalError, SpecError, TemporaryError, cou
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_of
+from aerotrain.contract.steps import check_of
 from aerotrain.store import probe
 from aerotrain_airflow.backends.launcher import choose_launcher
 from aerotrain_airflow.credentials import store_of
@@ -86,16 +86,14 @@ class PreflightOperator(JobOperator):
             name = job_name(ti.dag_id, ti.run_id, f"{self.task_id}.{task_id}")
             task = f"{path_segment(self.task_id)}/{job.task}"
             try:
-                gate = [
-                    rule
-                    for arguments in _later_arguments(_EVALUATE, jobs, task_id, context)
-                    for rule in EvaluateArguments.of(arguments).rules
-                ]
-                exports = [
-                    ExportArguments.of(arguments)
-                    for arguments in _later_arguments(_EXPORT, jobs, task_id, context)
-                ]
-                check = check_of(job, prepare, gate=gate, exports=exports, name=name, task=task)
+                check = check_of(
+                    job,
+                    prepare,
+                    evaluations=list(_later_arguments(_EVALUATE, jobs, task_id, context)),
+                    exports=list(_later_arguments(_EXPORT, jobs, task_id, context)),
+                    name=name,
+                    task=task,
+                )
                 self._run_check(check, context, settings)
             except FinalError as error:
                 raise FinalError(f"the check of the model of {task_id} failed: {error}") from error

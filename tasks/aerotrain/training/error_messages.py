@@ -58,13 +58,9 @@ def errors_translated(
         TemporaryError: another process of the cluster failed, or the disk is full.
     """
     try:
-        yield
+        with lost_processes_explained():
+            yield
     except tf.errors.OpError as error:
-        if _is_of_another_process(error):
-            raise TemporaryError(
-                f"another process of this job was lost ({_first_line(error)}); see its own log, "
-                "and try again from the last checkpoint"
-            ) from error
         if any(words in str(error.message) for words in _FULL_DISK):
             raise TemporaryError(
                 f"the disk that holds {scratch} is full ({_first_line(error)}); free some of it, "
@@ -83,6 +79,24 @@ def errors_translated(
         if isinstance(error, tf.errors.InvalidArgumentError):
             raise explained(error, code.name, code.build_model) from error
         raise  # TensorFlow's message is the best
+
+
+@contextmanager
+def lost_processes_explained() -> Iterator[None]:
+    """A scope in which TensorFlow's errors about other processes are temporary ones.
+
+    Raises:
+        TemporaryError: another process of the cluster failed.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if not _is_of_another_process(error):
+            raise
+        raise TemporaryError(
+            f"another process of this job was lost ({_first_line(error)}); see its own log, "
+            "and try again from the last checkpoint"
+        ) from error
 
 
 def _is_of_another_process(error: tf.errors.OpError) -> bool:

@@ -1,6 +1,6 @@
 """Private names of TensorFlow, tried with 2.21.0. It does not import Keras."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -93,6 +93,16 @@ def collective_all_gather(replica: tf.distribute.ReplicaContext) -> Callable[...
         return None
     all_gather = collectives._launchers[replica._replica_id]._all_gather
     return lambda value: all_gather(value, None)
+
+
+def local_collectives(
+    devices: Sequence[str], options: Any
+) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """A ``MultiWorkerMirroredStrategy`` of several CPU devices of this process alone.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/collective_all_reduce_strategy.py
+    """
+    return tf.distribute.MultiWorkerMirroredStrategy._from_local_devices(devices, options)
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
