@@ -34,6 +34,9 @@ _NO_INPUT = (NO_MORE, "Unknown iteration client id")
 #: An operation for which DTensor has no rule.
 _NOT_ON_MESH = re.compile(r"'tf\.(\w+)' op does not implement layout propagation")
 
+#: A tensor of the user's module that is on no mesh.
+_OFF_MESH = "was expecting a DTensor"
+
 #: What TensorFlow puts before the message of an operation: the function that it was in, and the
 #: iterator that called this.
 _CALLERS = re.compile(
@@ -71,6 +74,12 @@ def errors_translated(
                 f"the model of {code.name!r} needs {operation[1]}, an operation that 'dtensor' "
                 "cannot compute; replace the layer that uses it, or choose 'mirrored' or "
                 "'multi_worker_mirrored'"
+            ) from error
+        if _OFF_MESH in str(error.message):
+            raise FinalError(
+                f"the model of {code.name!r} uses a tensor that was created outside of the mesh of "
+                "'dtensor', such as a tf.constant of its module; create it in the function that "
+                "uses it, or choose 'mirrored' or 'multi_worker_mirrored'"
             ) from error
         _, found, rest = str(error.message).partition(TOO_MANY)
         if found:
