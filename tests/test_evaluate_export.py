@@ -16,6 +16,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Feature, load_dataset
 from aerotrain.serving.servable import Servable, input_names
+from aerotrain.serving.verify import file_of
 from aerotrain.serving.versions import claim_version
 from aerotrain.store import open_store
 from aerotrain.train import run as train

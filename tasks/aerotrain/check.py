@@ -33,9 +33,11 @@ from aerotrain.training import chief
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT
 from aerotrain.training.input.shards import TRAIN_SPLIT, split_of
 from aerotrain.training.model.checks import check_divisible, check_job, check_validation
+from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.servers import serve
 from aerotrain.training.starting_point import resolve
+from aerotrain.user_code import forget
 
 #: The most virtual devices. Replicas that share a batch are alike, so two stand for more of them.
 _LARGEST_MESH, _ALIKE = 8, 2
@@ -212,6 +214,8 @@ def _tried(
     with _cluster(replica) as member:
         url = chief.train(member)
     trained = ModelManifest.load(url)
+    if replica.job.rules.ps and KERAS.name == "keras":  # tf_keras registers no class twice
+        forget(trained.module)  # later steps import it without a cluster, which owns its tables
     if any(name.startswith("val_") for name in trained.metrics):
         check_validation(job.strategy, has_peers=job.rules.peers and job.count(Role.WORKER) > 0)
     for number, each in enumerate(evaluations):

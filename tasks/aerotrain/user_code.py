@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import importlib
 import io
+import sys
 import tarfile
 import time
 from fnmatch import fnmatch
@@ -163,3 +164,12 @@ def user_module(name: str, purpose: str) -> ModuleType:
             f"there is no module {name!r} {purpose}; check that the folder that holds it is "
             "the job's code folder (--code, by hand)"
         ) from error
+
+
+def forget(name: str) -> None:
+    """Let the module ``name``, and others of its folder, be imported as in a new process."""
+    file = sys.modules[name].__file__
+    for each, module in [*sys.modules.items()]:
+        other = getattr(module, "__file__", None)
+        if file and other and Path(other).parent == Path(file).parent:
+            del sys.modules[each]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
@@ -48,13 +49,17 @@ class Servable:
         self._model = model
         self._transform = transform
         self._schema = schema
+        #: The tables that the transform has made in graphs.
+        self._tables: list[Any] = []
         self._known = {} if record is None else parse(record[None], schema)
         self._graph = tf.function(self.predict).get_concrete_function(_specs(schema)).graph
         self.needed = self._reaching_predictions()
 
     def predict(self, features: Features) -> Outputs:
         """The model's outputs for a batch of all features; a single one is ``predictions``."""
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(self._transform(dict(features)))
+        with nullcontext() if tf.executing_eagerly() else tensorflow2.tables_kept(self._tables):
+            transformed = self._transform(dict(features))
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(transformed)
         given = KERAS.predict(self._model, x)
         if isinstance(given, Mapping):
             return {name: tf.convert_to_tensor(value) for name, value in given.items()}

@@ -3,8 +3,8 @@
 ``CHECK`` is a folder of serialized tensors, or of such folders: ``examples`` (strings, each a
 ``tf.train.Example``), ``inputs/FILE`` for each input of the signature ``serving_default``, and
 ``outputs/FILE``, the expected outputs of both signatures, within ``tolerance``, absolute or
-relative. ``file_of`` has the file of a name. Neither Keras nor other modules of this project are imported here, so a model that passes
-loads with TensorFlow alone.
+relative. ``file_of`` is the file of a name. Neither Keras nor other modules of this project are
+imported here, so a model that passes loads with TensorFlow alone.
 """
 
 import os
