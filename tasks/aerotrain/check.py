@@ -144,7 +144,7 @@ def run(replica: Replica) -> None:
     data = _first_records(given, arguments, trial.batch_size + trial.rest, folder)
     if arguments.start_from is not None:
         start = resolve(job, arguments.start_from)
-        arguments = replace(arguments, start_from=start and start.model)
+        arguments = replace(arguments, start_from=start.model if start else None)
     tried = replace(
         replica,
         job=trial.job(job, trial.arguments(arguments, data), folder),

@@ -25,7 +25,7 @@ from aerotrain.training.hooks.step_times import StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT
-from aerotrain.training.input_pipeline import InputPipeline
+from aerotrain.training.input_pipeline import InputPipeline, check_shards
 from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest, packages
@@ -64,6 +64,7 @@ def begun(replica: Replica) -> Iterator[tuple[TrainingContext, Engine]]:
     job, arguments = replica.job, TrainArguments.of(replica.job.arguments)
     check_job(job, arguments)
     engine, dataset = ENGINES[job.strategy], load_dataset(arguments.data)
+    check_shards(job, arguments, dataset)
     with BackgroundServices.of(replica, arguments) as services:
         with lost_processes_explained():
             distribution = engine.build(arguments)

@@ -15,7 +15,7 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 from tensorflow.python.framework.ops import resource_creator_scope
 
 #: The classes of lookup tables, by which TensorFlow registers creators.
-_TABLES = ("StaticHashTable", "StaticHashTableV1", "MutableHashTable", "DenseHashTable")
+_TABLES = ("StaticHashTable", "HashTable", "MutableHashTable", "DenseHashTable")
 
 _fetch_by_function = RemoteValueImpl._copy_to_local
 
