@@ -191,6 +191,15 @@ def test_invalid_params_of_any_task_are_refused_by_the_first_task(
     assert sentence in "".join(capfd.readouterr())
 
 
+def test_a_training_is_mapped_over_hyperparameters(
+    pipelines: DagBag, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = pipelines.dags["swept"].test(run_conf={"dry_run": True})
+    said = "".join(capfd.readouterr())
+    Path("/tmp/checkspike/said.txt").write_text(said)
+    assert {each.state for each in run.get_task_instances()} == {"success", "skipped"}
+
+
 def test_a_dry_run_shows_what_would_start_and_skips_all_later_tasks(
     pipelines: DagBag, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import check_run, describe, with_code_published
 from aerotrain_airflow.failures import translated
 from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.params import RunParam
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.task_try import WorkerGoneError
 
@@ -178,7 +179,8 @@ def _described_ahead(task: JobOperator, context: Context, settings: Settings) ->
 
 
 def _without_outputs(value: Any) -> Any:
-    if isinstance(value, XComArg):
+    # An output, or an argument of a mapped group; a param of the run is known.
+    if hasattr(value, "resolve") and not isinstance(value, RunParam):
         return _PENDING
     if isinstance(value, Mapping):
         return {key: _without_outputs(each) for key, each in value.items()}
