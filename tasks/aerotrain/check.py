@@ -28,7 +28,7 @@ from aerotrain.evaluate import evaluate
 from aerotrain.evaluation.gate import Gate, has_metrics_of_records
 from aerotrain.replica import Replica
 from aerotrain.serving.formats.conversion import check_installed, convert
-from aerotrain.standalone import reserved_addresses
+from aerotrain.supervisor.ports import reserved_addresses
 from aerotrain.training import chief
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT
 from aerotrain.training.input.shards import TRAIN_SPLIT, split_of
@@ -251,7 +251,7 @@ def _cluster(replica: Replica) -> Iterator[Replica]:
     if not replica.job.rules.ps:
         yield replica
         return
-    with reserved_addresses(replica.job) as addresses:
+    with reserved_addresses(replica.job) as (addresses, _):
         cluster = cluster_of(replica.job, addresses)
         for name in replica.job.names():
             if name != replica.name:
