@@ -115,7 +115,7 @@ def swept() -> DAG:
             train("small", data, hparams=hparams)
 
         listed = train.partial("small", data, task_id="listed", hparams={"rate": 7})
-        check >> listed.expand(hparams=[{"units": 1}, {"units": 2}])
+        check >> listed.expand(hparams=[{"units": 1}, {"units": 2, "learning_rate": 0.5}])
         train.partial("small", data, task_id="chosen").expand(hparams=choose())
         group.expand(hparams=[{"units": 5}, {"units": 6}])
     return dag

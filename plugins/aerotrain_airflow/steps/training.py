@@ -44,23 +44,17 @@ class Train:
         Returns:
             The URL of the trained model.
         """
-        fields = _fields(module, data, hparams, environment, pods, other)
+        fields = _fields(module, data, hparams, environment, pods, **other)
         return JobOperator(task_id=task_id, **fields).output
 
     def partial(
-        self,
-        module: str,
-        data: XComArg | str,
-        *,
-        hparams: Mapping[str, Any] | XComArg | None = None,
-        task_id: str = "train",
-        environment: Mapping[str, str] | None = None,
-        pods: Mapping[str, PodTemplate] | None = None,
-        **other: Any,
+        self, module: str, data: XComArg | str, *, task_id: str = "train", **other: Any
     ) -> "Mapped":
-        """The same step, to be mapped over several hparams by ``expand``."""
-        fields = _fields(module, data, hparams, environment, pods, other)
-        return Mapped({"task_id": task_id, **fields})
+        """The same step with the same arguments, to be mapped by ``expand`` over several hparams.
+
+        For example, ``train.partial("flats", data).expand(hparams=[{"units": 8}, {"units": 16}])``.
+        """
+        return Mapped({"task_id": task_id, **_fields(module, data, **other)})
 
 
 train = Train()
@@ -93,10 +87,10 @@ def _of_one(hparams: Mapping[str, Any]) -> dict[str, Any]:
 def _fields(
     module: str,
     data: XComArg | str,
-    hparams: Any,
-    environment: Mapping[str, str] | None,
-    pods: Mapping[str, PodTemplate] | None,
-    other: dict[str, Any],
+    hparams: Any = None,
+    environment: Mapping[str, str] | None = None,
+    pods: Mapping[str, PodTemplate] | None = None,
+    **other: Any,
 ) -> dict[str, Any]:
     """The arguments of the operator but its task id."""
     options = {name: other.pop(name) for name in SET_BY_DAG if name in other}
