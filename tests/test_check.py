@@ -1,6 +1,9 @@
 """The check of a model in the first task: what it finds before any data is prepared."""
 
+import json
+import re
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import keras
@@ -9,12 +12,11 @@ import tensorflow as tf
 
 from aerotrain.check import Trial, run
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.gate import Rule
 from aerotrain.contract.replicas import ReplicaSpec, Resources, Role
-from aerotrain.contract.steps import ExportArguments, check_of
+from aerotrain.contract.steps import check_of
 from aerotrain.contract.training import TrainArguments
-from aerotrain.replica import Replica
-from aerotrain.standalone import CHIEF
+from aerotrain.replica import Replica, exit_code_of
+from aerotrain.standalone import CHIEF, prepare
 from support.training_fixtures import MODELS, start_python
 
 pytestmark = pytest.mark.process
@@ -29,30 +31,51 @@ WITH_PEERS = (ReplicaSpec(role=Role.CHIEF), ReplicaSpec(role=Role.WORKER, count=
 DIGITS = {"source": {"kind": "python", "module": "digits"}}
 
 
+LATER = {"model": "", "data": ""}
+
+
+def check_job(digits, **given):
+    """The check of a training of a model, by default on the source of the digits."""
+    arguments = {"model": "small", "data": "", **given}
+    other = {
+        name: arguments.pop(name, default)
+        for name, default in {
+            "prepare": DIGITS,
+            "evaluations": [LATER],
+            "exports": [LATER],
+        }.items()
+    }
+    replicas = arguments.pop("replicas", CHIEF_ALONE)
+    strategy = arguments.pop("strategy", "one_device")
+    job = digits.job("train", "checked", arguments, strategy=strategy, replicas=replicas)
+    return check_of(job, name="check", task="check", **other)
+
+
 @pytest.fixture
 def check(digits, tmp_path):
-    """Check a training of a model, by default on the source of the digits."""
+    """Check a training in this process."""
 
-    def check(
-        model="small",
-        replicas=CHIEF_ALONE,
-        strategy="one_device",
-        prepare=DIGITS,
-        gate=(),
-        exports=(),
-        **more,
-    ):
-        training = digits.job(
-            "train",
-            "checked",
-            {"model": model, "data": "", **more},
-            strategy=strategy,
-            replicas=replicas,
-        )
-        job = check_of(training, prepare, name="check", task="check", gate=gate, exports=exports)
+    def check(**given):
+        job = check_job(digits, **given)
         run(Replica(job=job, name=CHIEF, attempt="1", scratch=tmp_path))
 
     return check
+
+
+@pytest.fixture(scope="module")
+def said_under_ps(digits, tmp_path_factory):
+    """What each of ``UNDER_PS`` says, from one process, which stays a member of its clusters."""
+    folder = tmp_path_factory.mktemp("under-ps")
+    words = []
+    for model, more in UNDER_PS:
+        given = {"strategy": "parameter_server", "replicas": WITH_PS, "model": model}
+        words.append(check_job(digits, prepare={}, data=digits.data, **given, **more).to_json())
+    script = str(Path(__file__).parent / "support" / "checks.py")
+    with start_python([script, *words], folder) as process:
+        output = process.communicate(timeout=300)[0]
+    said = [json.loads(line)["said"] for line in output.splitlines() if line[:8] == '{"said":']
+    assert len(said) == len(UNDER_PS), output
+    return dict(zip([model for model, _ in UNDER_PS], said, strict=True))
 
 
 def module(**functions):
@@ -77,22 +100,14 @@ def scaled(features):
     ("given", "message"),
     [
         (
-            {"model": "own_step", "strategy": "parameter_server", "replicas": WITH_PS},
-            "OwnStep has a train_step of its own, .* override compute_loss",
-        ),
-        (
             {"strategy": "multi_worker_mirrored", "replicas": WITH_PEERS, "batch_size": 32},
             "32 cannot be shared by the 3 replicas of 'multi_worker_mirrored'; use 30 or 33",
-        ),
-        (
-            {"strategy": "parameter_server", "replicas": WITH_PS, "jit_compile": True},
-            "jit_compile cannot be under 'parameter_server'",
         ),
         ({"model": "uncompiled"}, "returned is not compiled; call model.compile"),
         ({"model": "nameless"}, "no function build_model.*did you mean 'build_modle'"),
         (
             {"validate": True, "prepare": {**DIGITS, "splits": {"train": 1.0}}},
-            "no split 'validation'.*the training validates on it",
+            "no split 'validation'",
         ),
         (
             {"model": "calling", "hparams": {"callbacks": {"EarlyStopping": {"monitor": "los"}}}},
@@ -116,7 +131,7 @@ def test_a_format_without_an_operation_of_the_model_is_refused_before_its_traini
     check, formats, message
 ):
     prepare = {"source": {"kind": "python", "module": "text"}}
-    exports = [ExportArguments(model="m", data="d", formats=formats)]
+    exports = [{**LATER, "formats": formats}]
     with pytest.raises(FinalError, match=message):
         check(model="text", prepare=prepare, exports=exports)
 
@@ -128,7 +143,7 @@ def test_a_transform_that_looks_up_a_missing_column_is_told_which_there_are(chec
     model = module(build_model=lambda _: compiled(keras.layers.Dense(10)), transform=transform)
     message = r"up 'images' \(line \d+ of test_check.py\).*mean 'image'\?; .* are image, label"
     with pytest.raises(FinalError, match=message):
-        check(model)
+        check(model=model)
 
 
 @pytest.mark.parametrize(
@@ -164,15 +179,18 @@ def test_a_label_that_is_no_class_of_the_model_is_refused(check, tmp_path):
         transform=lambda features: (features["x"][:, None], features["label"]),
     )
     with pytest.raises(FinalError, match=r"a label is 2, .* labels 0 to 1"):
-        check(model, prepare={"source": source})
+        check(model=model, prepare={"source": source})
 
 
-def test_a_model_for_batches_of_one_size_is_tried_with_batches_of_that_size(check, capsys):
+@pytest.mark.parametrize(("records", "refused"), [(None, True), (100, True), (96, False)])
+def test_a_model_for_batches_of_one_size_is_refused_where_the_last_batch_is_smaller(
+    check, digits, tmp_path, records, refused
+):
     def build(hparams):
         model = keras.Sequential(
             [
-                keras.Input(batch_shape=(hparams["batch_size"], 1, 8, 8)),
-                keras.layers.Flatten(),
+                keras.Input(batch_shape=(hparams["batch_size"], 2, 1)),
+                keras.layers.SimpleRNN(4, stateful=True),
                 keras.layers.Dense(10, activation="softmax"),
             ]
         )
@@ -180,27 +198,75 @@ def test_a_model_for_batches_of_one_size_is_tried_with_batches_of_that_size(chec
         return model
 
     def transform(features):
-        images, labels = scaled(features)
-        return images[:, None], labels
+        return tf.stack([features["a"], features["b"]], 1)[..., None], features["label"]
 
-    check(model=module(build_model=build, transform=transform), batch_size=48)
-    assert "builds and makes a step under 'one_device'" in capsys.readouterr().out
+    rows = [f"{number}.0,{number % 7}.0,{number % 10}" for number in range(records or 200)]
+    (tmp_path / "table.csv").write_text("\n".join(["a,b,label", *rows]) + "\n")
+    source = {"kind": "csv", "url": (tmp_path / "table.csv").as_uri()}
+    given = {"model": module(build_model=build, transform=transform), "batch_size": 48}
+    where = {"prepare": {"source": source}}
+    if records:
+        splits = {"train": 1.0}
+        data = prepare(digits.store, tmp_path / "prepared", source, splits=splits)
+        where = {"prepare": {}, "data": data}
+    later = {"evaluations": [], "exports": []}
+    if refused:
+        with pytest.raises(FinalError, match="48"):
+            check(**given, **where, **later)
+    else:
+        check(**given, **where, **later)
 
 
-def test_a_model_is_tried_on_an_existing_data_set(check, digits, capsys):
-    check(
-        prepare={},
-        data=digits.data,
-        strategy="parameter_server",
-        replicas=WITH_PS,
-        gate=[Rule(kind="at_least", metric=each, bound=0.5) for each in ("accuracy", "loss")],
-    )
-    assert "builds and makes a step under 'parameter_server'" in capsys.readouterr().out
+UNDER_PS = (
+    ("own_step", {}),
+    ("small", {"evaluations": [{**LATER, "thresholds": {"accuracy": 0.5, "loss": 0.5}}]}),
+    ("on_import", {}),
+    ("calling", {"jit_compile": True}),
+)
 
 
-def test_a_source_that_cannot_be_read_is_left_to_the_task_that_prepares_it(check, capsys):
-    check(prepare={"source": {"kind": "csv", "url": "file:///no/such/folder"}})
-    assert "the model is not checked here, for its source cannot be read" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("own_step", "OwnStep has a train_step of its own, .* override compute_loss"),
+        ("small", "the model of 'small' trains and is exported under 'parameter_server'"),
+        ("on_import", "the model of 'on_import' trains and is exported under 'parameter_server'"),
+        ("calling", "jit_compile cannot be under 'parameter_server'"),
+    ],
+)
+def test_a_training_on_ps_is_tried_on_a_ps(said_under_ps, model, message):
+    assert re.search(message, said_under_ps[model])
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"kind": "csv", "url": "TABLES/dt=2026-11-25/"}, "dt=2026-11-25.*is empty|no "),
+        ({"kind": "csv", "url": "TABLES/gone.csv"}, "gone.csv"),
+        (
+            {"kind": "csv", "url": "TABLES/table.csv", "types": {"size": "int64"}},
+            "has no valid record; the first one is rejected: .*size",
+        ),
+        ({"kind": "parquet", "url": "TABLES/table.csv"}, "table.csv"),
+        ({"kind": "python", "module": "needing"}, "no_such_package"),
+    ],
+    ids=[
+        "no folder of that day",
+        "a file that is gone",
+        "every record rejected",
+        "wrong type",
+        "a missing package",
+    ],
+)
+def test_a_source_that_can_never_be_read_ends_the_first_task(check, tmp_path, source, message):
+    (tmp_path / "table.csv").write_text("size,label\n1.5,0\n3.5,1\n")
+    source = {
+        n: each.replace("TABLES", tmp_path.as_uri()) if n == "url" else each
+        for n, each in source.items()
+    }
+    with pytest.raises(Exception, match=message) as found:
+        check(prepare={"source": source})
+    assert exit_code_of(found.value) == ExitCode.FINAL
 
 
 def test_a_source_without_a_scheme_is_refused(check):
@@ -210,7 +276,7 @@ def test_a_source_without_a_scheme_is_refused(check):
 
 def test_a_threshold_of_a_metric_that_the_model_does_not_have_is_refused(check):
     with pytest.raises(FinalError, match="'acuracy' is not a metric of the model, did you mean 'a"):
-        check(gate=[Rule(kind="at_least", metric="acuracy", bound=0.5)])
+        check(evaluations=[{**LATER, "thresholds": {"acuracy": 0.5}}])
 
 
 def test_a_transform_that_fails_is_explained_without_internal_names(check, tmp_path):
@@ -233,7 +299,7 @@ def test_a_step_on_missing_values_names_their_columns(check, tmp_path):
         build_model=lambda _: compiled(keras.layers.Dense(2, activation="softmax")),
         transform=lambda features: (features["size"][:, None], features["label"]),
     )
-    with pytest.raises(FinalError, match=r"columns have missing values: size \(1\)$"):
+    with pytest.raises(FinalError, match=r"columns have missing values: size \(1\)"):
         check(model=model, prepare={"source": {"kind": "csv", "url": tmp_path.as_uri()}})
 
 
@@ -256,20 +322,20 @@ def test_statistics_of_the_first_records_reach_the_transform(check, tmp_path):
 @pytest.mark.parametrize(
     ("strategy", "replicas", "more", "expected"),
     [
-        ("one_device", CHIEF_ALONE, {}, ("one_device", 1, 1, True)),
-        ("mirrored", CHIEF_ALONE, {"gpus": 2}, ("mirrored", 2, 2, False)),
-        ("multi_worker_mirrored", WITH_PEERS, {}, ("mirrored", 2, 3, True)),
-        ("parameter_server", WITH_PS, {}, ("one_device", 1, 1, True)),
-        ("tpu", CHIEF_ALONE, {}, ("one_device", 1, 1, False)),
-        ("dtensor", WITH_PEERS, {}, ("dtensor", 3, 1, True)),
-        ("dtensor", CHIEF_ALONE, {"mesh": {"batch": 2, "model": 2}}, ("dtensor", 4, 1, True)),
+        ("one_device", CHIEF_ALONE, {}, (1, 1, True)),
+        ("mirrored", CHIEF_ALONE, {"gpus": 2}, (2, 2, False)),
+        ("multi_worker_mirrored", WITH_PEERS, {}, (2, 3, True)),
+        ("parameter_server", WITH_PS, {}, (1, 1, True)),
+        ("tpu", CHIEF_ALONE, {}, (1, 1, False)),
+        ("dtensor", WITH_PEERS, {}, (3, 1, True)),
+        ("dtensor", CHIEF_ALONE, {"mesh": {"batch": 2, "model": 2}}, (4, 1, True)),
     ],
 )
-def test_one_process_stands_for_all_replicas(digits, strategy, replicas, more, expected):
+def test_devices_of_one_process_stand_for_all_replicas(digits, strategy, replicas, more, expected):
     gpus = more.pop("gpus", 0)
     job = digits.job("train", "tried", {}, strategy=strategy, replicas=replicas)
-    trial = Trial.of(job, TrainArguments(model="m", data="", **more), gpus)
-    assert (trial.strategy, trial.devices, trial.replicas, trial.runs) == expected
+    trial = Trial.of(job, TrainArguments(model="m", data="", **more), gpus, None)
+    assert (trial.devices, trial.replicas, trial.runs) == expected
 
 
 def test_the_check_has_the_environment_of_the_chief_and_none_of_its_devices(digits):
@@ -285,11 +351,11 @@ def test_the_check_has_the_environment_of_the_chief_and_none_of_its_devices(digi
 def test_replicas_on_virtual_devices_are_tried_by_hand_and_leave_nothing(tmp_path):
     options = ["--code", str(MODELS), "--source", "text", "--model", "text"]
     with start_python(["-m", "aerotrain", "check", *options], tmp_path) as process:
-        assert "builds and makes a step under 'one_device'" in process.communicate(timeout=60)[0]
+        assert "trains and is exported under 'one_device'" in process.communicate(timeout=60)[0]
     options = ["--code", str(MODELS), "--source", "tabular", "--model", "tabular"]
     options += ["--strategy", "multi_worker_mirrored", "--workers", "1"]
     with start_python(["-m", "aerotrain", "check", *options], tmp_path) as process:
         said = process.communicate(timeout=60)[0]
         assert process.returncode == ExitCode.OK, said
-    assert "builds and makes a step under 'multi_worker_mirrored'" in said
+    assert "trains and is exported under 'multi_worker_mirrored'" in said
     assert not list(tmp_path.iterdir())

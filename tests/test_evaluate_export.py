@@ -16,6 +16,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Feature, load_dataset
 from aerotrain.serving.servable import Servable, input_names
+from aerotrain.serving.verify import file_of
 from aerotrain.serving.versions import claim_version
 from aerotrain.store import open_store
 from aerotrain.train import run as train
@@ -366,7 +367,7 @@ def test_all_records_of_the_split_are_compared_where_that_is_asked_for(
     first, *_, last = parts = sorted(check.iterdir())
     assert len(parts) == -(-load_dataset(digits.data).splits["test"].records // 100)
     export.verify(saved, check)
-    (first / "outputs" / "predictions").rename(last / "outputs" / "predictions")
+    (first / "outputs" / file_of("predictions")).rename(last / "outputs" / file_of("predictions"))
     with pytest.raises(FinalError, match="output 'predictions' differs from the trained model's"):
         export.verify(saved, check)
 

@@ -15,7 +15,7 @@ from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.formats import Format
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Feature, load_dataset
-from aerotrain.serving.formats.conversion import check_convertible, check_installed
+from aerotrain.serving.formats.conversion import check_installed, convert
 from aerotrain.serving.formats.converter import compare, runtime
 from aerotrain.serving.servable import Servable
 from aerotrain.store import MANIFEST, fetch, open_store
@@ -160,7 +160,10 @@ def test_columns_keep_their_names_in_every_format(tmp_path):
 
     servable = Servable(model, transform, schema)
     examples = tf.constant([example(name, schema) for name in schema])
-    check_convertible(servable, examples, [*Format][1:], tmp_path, quantized=False)
+    saved, check = tmp_path / "saved_model", tmp_path / "check"
+    servable.save(saved)
+    servable.save_check(examples, check)
+    convert([*Format][1:], saved, check, tolerance=None, calibration=None)
     names = {"Monthly_Spend", "gr__e", "a_b", "Age"}
     session = onnxruntime.InferenceSession(str(tmp_path / "saved_model" / "model.onnx"))
     assert {each.name for each in session.get_inputs()} == names

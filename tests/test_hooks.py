@@ -11,7 +11,6 @@ from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
 from aerotrain.contract.status import Progress
 from aerotrain.replica import Preempted
 from aerotrain.training import chief
-from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.interval import Interval
 from aerotrain.training.hooks.checkpointing import Checkpointing
@@ -20,7 +19,6 @@ from aerotrain.training.hooks.report import Report
 from aerotrain.training.hooks.step_times import StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.step_runner import StepsRun
-from aerotrain.training.strategies import ENGINES
 
 pytestmark = pytest.mark.process
 
@@ -48,9 +46,8 @@ def short_epochs(digits):
 @contextmanager
 def parts_of(digits, run, **arguments):
     replica = digits.replica("train", run, data=digits.data, **arguments)
-    pipeline = chief._input_pipeline(replica)
-    with BackgroundServices.of(replica, pipeline.arguments) as services:
-        yield chief._context(replica, pipeline, services, ENGINES["one_device"])
+    with chief.begun(replica) as (context, _):
+        yield context
 
 
 class Recording(Checkpoints):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.models.asset import AssetEvent, AssetModel
+from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.utils.session import create_session
 from benchmarks.fault_injection import processes_of
 from sqlalchemy import select
@@ -196,6 +197,22 @@ def test_invalid_params_of_any_task_are_refused_by_the_first_task(
     assert run.get_task_instance("check").state == "failed"
     assert run.get_task_instance("plan").state == "upstream_failed"
     assert sentence in "".join(capfd.readouterr())
+
+
+def test_a_training_is_mapped_over_hyperparameters(pipelines: DagBag) -> None:
+    run = pipelines.dags["swept"].test(run_conf={"dry_run": True})
+    shown: dict[str, list[Any]] = {"listed": [], "chosen": [], "group.train": []}
+    for ti in run.get_task_instances():
+        if ti.task_id in shown:
+            fields = RenderedTaskInstanceFields.get_templated_fields(ti) or {}
+            layers = [*fields["job"]["arguments"]["hparams"], fields["arguments"].get("hparams")]
+            hparams = {name: value for each in layers if each for name, value in each.items()}
+            shown[ti.task_id].append((hparams["learning_rate"], hparams["units"]))
+    assert {task: sorted(each) for task, each in shown.items()} == {
+        "listed": [(0.001, 1), (0.5, 2)],
+        "chosen": [(0.001, 3), (0.001, 4)],
+        "group.train": [(0.001, 5), (0.001, 6)],
+    }
 
 
 def test_a_dry_run_shows_what_would_start_and_skips_all_later_tasks(

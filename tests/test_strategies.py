@@ -1,8 +1,9 @@
 """Synchronous strategies: replicas that share a batch reach the result of one with all of it."""
 
 import json
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ from aerotrain.cli import main
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.training import TrainArguments
+from aerotrain.train import run as train
 from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.model.checks import check_divisible, check_exchanged
 from aerotrain.training.model_manifest import ModelManifest
@@ -291,7 +293,7 @@ def result_of(digits, name):
 
 def test_mirrored_workers_with_statistics_and_seeds_of_layers_reach_the_accuracy_of_one(digits):
     with digits.cluster(
-        "layers", strategy="multi_worker_mirrored", model="small", epochs=6
+        "layers", strategy="multi_worker_mirrored", model="on_import", epochs=6
     ) as processes:
         for process in processes.values():
             said = process.communicate(timeout=120)[0]
@@ -299,6 +301,20 @@ def test_mirrored_workers_with_statistics_and_seeds_of_layers_reach_the_accuracy
     trained = result_of(digits, "layers")
     assert trained.step == 6 * 40
     assert trained.metrics["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "mirrored", "central_storage", "dtensor"])
+def test_a_module_may_use_tensorflow_when_it_is_imported(digits, strategy):
+    """Other tests train this module with several workers, and on ps."""
+    sys.modules.pop("on_import", None)
+    training = digits.replica("train", f"import-{strategy}", model="on_import", data=digits.data)
+    training = replace(training, job=replace(training.job, strategy=strategy))
+    if strategy == "dtensor":
+        message = "outside of the mesh.*create a tf.constant in the function"
+        with pytest.raises(FinalError, match=message):
+            train(training)
+    else:
+        assert ModelManifest.load(train(training)).metrics["accuracy"] > 0.9
 
 
 @pytest.mark.parametrize(("killed", "left"), [("worker-0", "chief"), ("chief", "worker-0")])

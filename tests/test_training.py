@@ -306,7 +306,9 @@ def test_a_corrupted_shard_is_named(digits, tmp_path):
 
 
 def test_workers_and_a_ps_train_to_the_exact_step(digits):
-    with digits.cluster("servers", model="small", epochs=6, checkpoint_interval=0.2) as processes:
+    with digits.cluster(
+        "servers", model="on_import", epochs=6, checkpoint_interval=0.2
+    ) as processes:
         said = read_until(processes["chief"], "epoch 6 of 6")
         assert processes["chief"].wait(60) == ExitCode.OK
         shares_read = [

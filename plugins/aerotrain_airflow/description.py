@@ -35,7 +35,9 @@ def describe(
     Raises:
         SpecError: it cannot run; the message says why.
     """
-    ti = context["ti"]
+    ti, given = context["ti"], job.get("arguments", {})
+    if "hparams" in arguments:  # of one of several mapped trainings
+        arguments = {**arguments, "hparams": [*given["hparams"], arguments["hparams"]]}
     described = Job.from_dict(
         {
             "code": _models_folder(task),
@@ -43,7 +45,7 @@ def describe(
             "name": job_name(ti.dag_id, ti.run_id, task.task_id, ti.map_index or 0),
             **place_of(task, ti, settings),
             "made_from": _made_from(ti, settings),
-            "arguments": {**job.get("arguments", {}), **arguments},
+            "arguments": {**given, **arguments},
         }
     )
     checked = ARGUMENTS.get(described.module)

@@ -11,13 +11,14 @@ from aerotrain.contract.errors import FinalError, SpecError, TemporaryError, cou
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_of
+from aerotrain.contract.steps import check_of
 from aerotrain.store import probe
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import check_run, describe, with_code_published
 from aerotrain_airflow.failures import translated
 from aerotrain_airflow.launchers import choose_launcher
 from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.params import RunParam
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.task_try import WorkerGoneError
 
@@ -86,16 +87,14 @@ class PreflightOperator(JobOperator):
             name = job_name(ti.dag_id, ti.run_id, f"{self.task_id}.{task_id}")
             task = f"{path_segment(self.task_id)}/{job.task}"
             try:
-                gate = [
-                    rule
-                    for arguments in _later_arguments(_EVALUATE, jobs, task_id, context)
-                    for rule in EvaluateArguments.of(arguments).rules
-                ]
-                exports = [
-                    ExportArguments.of(arguments)
-                    for arguments in _later_arguments(_EXPORT, jobs, task_id, context)
-                ]
-                check = check_of(job, prepare, gate=gate, exports=exports, name=name, task=task)
+                check = check_of(
+                    job,
+                    prepare,
+                    evaluations=list(_later_arguments(_EVALUATE, jobs, task_id, context)),
+                    exports=list(_later_arguments(_EXPORT, jobs, task_id, context)),
+                    name=name,
+                    task=task,
+                )
                 self._run_check(check, context, settings)
             except FinalError as error:
                 raise FinalError(f"the check of the model of {task_id} failed: {error}") from error
@@ -180,7 +179,8 @@ def _described_ahead(task: JobOperator, context: Context, settings: Settings) ->
 
 
 def _without_outputs(value: Any) -> Any:
-    if isinstance(value, XComArg):
+    # An output, or an argument of a mapped group; a param of the run is known.
+    if hasattr(value, "resolve") and not isinstance(value, RunParam):
         return _PENDING
     if isinstance(value, Mapping):
         return {key: _without_outputs(each) for key, each in value.items()}

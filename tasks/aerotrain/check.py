@@ -1,179 +1,180 @@
-"""The step ``check``: build the model of a training, and try a step of it, before data is prepared.
+"""The step ``check``: a small run of the pipeline's own steps, before any data is prepared.
 
-One process does it within seconds. It stands for all replicas of the training: devices of other
-machines are virtual CPUs here, and every check that the training would make at its start is made
-with the training's own strategy and options.
+The first records of the source are a data set in the scratch folder. The training's own functions
+train on them for two epochs, and those of ``evaluate`` and ``export`` try the result. One process
+does it: devices of other machines are virtual CPUs here, and servers of the cluster are threads.
 """
 
 import math
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Self
 
 import tensorflow as tf
 
-from aerotrain.contract.errors import AerotrainError, FinalError, SpecError
-from aerotrain.contract.formats import Format, formats_of
-from aerotrain.contract.gate import Rule
+from aerotrain import export
+from aerotrain.contract.environment import cluster_of, tf_config
 from aerotrain.contract.job import Job
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.replicas import ReplicaSpec, Role
-from aerotrain.contract.steps import CheckArguments
+from aerotrain.contract.replicas import CLUSTERED, ReplicaSpec, Role
+from aerotrain.contract.steps import CheckArguments, EvaluateArguments, ExportArguments
 from aerotrain.contract.training import TrainArguments
-from aerotrain.data.dataset import load_dataset
-from aerotrain.evaluation.gate import (
-    check_rules,
-    check_rules_of_batches,
-    has_metrics_of_records,
-)
+from aerotrain.data.dataset import load_dataset, load_statistics
+from aerotrain.evaluate import evaluate
+from aerotrain.evaluation.gate import Gate, has_metrics_of_records
 from aerotrain.replica import Replica
-from aerotrain.serving.formats.conversion import check_convertible, check_installed
-from aerotrain.serving.servable import Servable
-from aerotrain.training.error_messages import errors_translated
-from aerotrain.training.hooks.hooks import callbacks_of, not_finite
+from aerotrain.serving.formats.conversion import check_installed, convert
+from aerotrain.supervisor.ports import reserved_addresses
+from aerotrain.training import chief
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT
-from aerotrain.training.input.batches import batch_spec, first_records
-from aerotrain.training.input.record_files import RecordFiles
-from aerotrain.training.input.shards import TRAIN_SPLIT, download, split_of
-from aerotrain.training.input_pipeline import InputPipeline
-from aerotrain.training.model.checks import (
-    check_divisible,
-    check_job,
-    check_steps,
-    check_validation,
-)
-from aerotrain.training.model.code import UserCode
+from aerotrain.training.input.shards import TRAIN_SPLIT, split_of
+from aerotrain.training.model.checks import check_divisible, check_job, check_validation
+from aerotrain.training.model.keras_adapter import KERAS
+from aerotrain.training.model_manifest import ModelManifest
+from aerotrain.training.servers import serve
 from aerotrain.training.starting_point import resolve
-from aerotrain.training.strategies import ENGINES, create_model
-
-#: The strategy that stands for one of several processes, or of a device that is not here.
-_STANDS_FOR = {
-    "multi_worker_mirrored": "mirrored",
-    "parameter_server": "one_device",
-    "tpu": "one_device",
-}
-
-#: Records on which a converted model is tried.
-_CONVERTED = 32
+from aerotrain.user_code import forget
 
 #: The most virtual devices. Replicas that share a batch are alike, so two stand for more of them.
 _LARGEST_MESH, _ALIKE = 8, 2
 
+_EPOCHS = 2
+
+#: A tolerance of any difference: the quantized form of a model that is hardly trained is far off.
+_ANY = 1e30
+
+#: Bytes of a checkpoint above which the export is left to its own task: it would be written and
+#: read five times here.
+_LARGE = 512 << 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """How one process tries a training: under which strategy, on how many devices.
+    """How one process tries a training: on how many devices, and by which batches.
 
-    ``replicas`` is the number of those that share a batch in the training itself. ``runs`` is
-    whether a step is run; otherwise the model is only built, because its layers may need devices
-    that are not here.
+    ``replicas`` is the number of those that share a batch in the training itself. ``rest`` is the
+    number of records after the last full batch of an epoch. ``runs`` is whether steps are run;
+    otherwise the model is only built, because its layers may need devices that are not here.
     """
 
-    strategy: str
     devices: int
     replicas: int
+    batch_size: int
+    rest: int
     runs: bool
 
     @classmethod
-    def of(cls, job: Job, arguments: TrainArguments, gpus: int) -> Self:
-        """The trial of a training whose processes have ``gpus`` GPUs each."""
-        strategy = _STANDS_FOR.get(job.strategy, job.strategy)
-        replicas = max(1, gpus)
+    def of(cls, job: Job, arguments: TrainArguments, gpus: int, records: int | None) -> Self:
+        """The trial of a training on so many ``records``, with ``gpus`` GPUs in each process."""
+        replicas = max(1, gpus) if job.strategy not in ("one_device", "parameter_server") else 1
         if job.rules.peers:
             replicas *= 1 + job.count(Role.WORKER)
-        if job.strategy == "dtensor":
+        devices, batch_size = min(replicas, _ALIKE), arguments.batch_size
+        if job.strategy == "dtensor":  # the mesh itself checks how batches are divided
             devices = math.prod(arguments.mesh.values()) if arguments.mesh else replicas
-            replicas = 1  # the mesh itself checks how batches are divided
+            replicas = 1
         else:
-            if strategy == "one_device":
-                replicas = 1
-            devices = min(replicas, _ALIKE)
+            batch_size = batch_size // replicas * devices
+        pieces = devices * arguments.gradient_accumulation_steps
+        uneven = (
+            (records or 0)
+            % arguments.batch_size
+            % (replicas * arguments.gradient_accumulation_steps)
+        )
+        rest = pieces + (uneven > 0)
+        all_full = job.rules.ps or job.count(Role.INPUT)
+        divides = records is not None and records % arguments.batch_size == 0
         return cls(
-            strategy=strategy,
             devices=devices,
             replicas=replicas,
+            batch_size=batch_size,
+            rest=0 if all_full or divides or rest >= batch_size else rest,
             runs=not gpus and job.strategy != "tpu",
         )
 
-    def batch_size(self, arguments: TrainArguments) -> int:
-        """The size of a batch in which each replica gets what it gets in the training."""
-        if self.strategy == "dtensor":
-            return arguments.batch_size
-        return arguments.batch_size // self.replicas * self.devices
+    def arguments(self, arguments: TrainArguments, data: str) -> TrainArguments:
+        """The arguments of the small training on ``data``."""
+        return replace(
+            arguments,
+            data=data,
+            epochs=_EPOCHS,
+            batch_size=self.batch_size,
+            communication="auto",
+            keep=1,
+        )
+
+    def job(self, job: Job, arguments: TrainArguments, folder: Path) -> Job:
+        """The small training, whose output goes to ``folder``: one replica of each role."""
+        return replace(
+            job,
+            store=(folder / "store").as_uri(),
+            strategy="one_device" if job.strategy == "tpu" else job.strategy,
+            replicas=tuple(
+                ReplicaSpec(role=each.role) for each in job.replicas if each.role in CLUSTERED
+            ),
+            min_workers=None,
+            arguments=asdict(arguments),
+        )
 
 
 def run(replica: Replica) -> None:
-    """Check whether the training could begin.
+    """Check whether the run could train, evaluate and export its model.
 
     Raises:
-        FinalError: it could not; the message is that of the training.
+        FinalError: it could not; the message is that of the step.
     """
     given = CheckArguments.of(replica.job.arguments)
     job = Job.from_dict(given.job)
     arguments = TrainArguments.of(job.arguments)
     gpus = len(tf.config.list_physical_devices("GPU")) or job.replica(Role.CHIEF).resources.gpu
-    trial = Trial.of(job, arguments, gpus)
+    known = None if given.prepare else split_of(load_dataset(arguments.data), TRAIN_SPLIT).records
+    trial = Trial.of(job, arguments, gpus, known)
     check_job(job, arguments)
     check_divisible(job.strategy, arguments, trial.replicas)
     if trial.devices > _LARGEST_MESH:
         print(f"the model is not checked here: its mesh has {trial.devices} devices", flush=True)
         return
-    if given.prepare:
-        url = _first_records(given, trial.batch_size(arguments), replica)
-        if url is None:
-            return
-        arguments = replace(arguments, data=url)
-    _use_virtual_devices(trial.devices)
-    # How many records a source has is unknown; a full batch divides as the batch size does.
-    records = arguments.batch_size if given.prepare else None
-    rules = [Rule.from_dict(each) for each in given.gate]
-    _try(job, arguments, trial, replica, records, rules)
-    for each in given.exports:
-        _check_formats(formats_of("export", **each), each["quantize"], arguments, replica)
+    _use_virtual_devices(trial.devices)  # before a module of the user uses TensorFlow
+    folder = replica.scratch / "check"
+    folder.mkdir()
+    data = _first_records(given, arguments, trial.batch_size + trial.rest, folder)
+    if arguments.start_from is not None:
+        start = resolve(job, arguments.start_from)
+        arguments = replace(arguments, start_from=start.model if start else None)
+    tried = replace(
+        replica,
+        job=trial.job(job, trial.arguments(arguments, data), folder),
+        scratch=folder,
+        termination_log=None,
+    )
+    evaluations = [EvaluateArguments.of(each) for each in given.evaluations]
+    exports = [ExportArguments.of(each) for each in given.exports]
+    for each in exports:
+        check_installed(each.other_formats)
+    with chdir(folder):  # where callbacks may write
+        done = _tried(tried, job, data, evaluations, exports, runs=trial.runs)
+    print(f"the model of {arguments.model!r} {done} under {job.strategy!r}", flush=True)
 
 
-def _check_formats(
-    formats: Sequence[Format], quantize: str | None, arguments: TrainArguments, replica: Replica
-) -> None:
-    """Convert the model, with the weights that it has before training."""
-    check_installed(formats)
-    dataset = load_dataset(arguments.data)
-    code = UserCode.load(arguments.model, arguments.data)
-    files = download(arguments.data, dataset.splits[TRAIN_SPLIT].shards[:1], replica.scratch)
-    with errors_translated(code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch):
-        spec = batch_spec(dataset.schema, code.transform)
-        model = code.build(arguments.all_hparams, spec, arguments.dtype_policy)
-        servable = Servable(model, code.transform, dataset.schema)
-        check_convertible(
-            servable,
-            first_records(RecordFiles.of(files), _CONVERTED),
-            formats,
-            replica.scratch / "formats",
-            quantized=quantize is not None,
-        )
-
-
-def _first_records(given: CheckArguments, records: int, replica: Replica) -> str | None:
-    """The URL of a data set of the first records of the source; None if it cannot be read now.
+def _first_records(
+    given: CheckArguments, arguments: TrainArguments, records: int, folder: Path
+) -> str:
+    """The URL of a data set of the first records, of the source or of the training's data set.
 
     Raises:
-        SpecError: the source is not described correctly.
+        FinalError: the source is not described correctly, cannot be read, or has no valid record.
     """
     # Imported here, because the steps of a training do without it.
-    from aerotrain.data.prepare.first_records import write_first_records
+    from aerotrain.data.prepare.first_records import copy_first_records, write_first_records
 
+    if not given.prepare:
+        return copy_first_records(arguments.data, records, folder / "first-records")
     prepare = PlanArguments.of(given.prepare)
-    try:
-        url = write_first_records(prepare, records, replica.scratch / "first-records")
-    except SpecError:
-        raise
-    except AerotrainError as error:
-        print(f"the model is not checked here, for its source cannot be read: {error}", flush=True)
-        return None
-    if url is None:
-        print("the model is not checked here, for its source has no valid record", flush=True)
-    return url
+    return write_first_records(prepare, records, folder / "first-records")
 
 
 def _use_virtual_devices(count: int) -> None:
@@ -186,85 +187,79 @@ def _use_virtual_devices(count: int) -> None:
             tf.config.set_logical_device_configuration(cpu, virtual)
 
 
-def _try(
-    job: Job,
-    arguments: TrainArguments,
-    trial: Trial,
+def _tried(
     replica: Replica,
-    records: int | None,
-    rules: Sequence[Rule],
-) -> None:
-    """Build the model and its step, make the checks of the training, and run the step once.
+    job: Job,
+    data: str,
+    evaluations: list[EvaluateArguments],
+    exports: list[ExportArguments],
+    *,
+    runs: bool,
+) -> str:
+    """Run the steps of the pipeline on ``data``, and return what was done.
 
-    ``records`` is the number of records of an epoch, if it is not that of the data set. The model
-    and the data must have what ``rules`` name.
+    ``replica`` is the one of the small training, which stands for ``job``.
     """
-    pipeline = _pipeline_of(job, arguments, trial, replica)
-    engine = ENGINES[trial.strategy]
-    translated = errors_translated(
-        pipeline.code, pipeline.dataset, arguments.data, TRAIN_SPLIT, replica.scratch
-    )
-    with translated, pipeline.caching_shards():
-        start = None if arguments.start_from is None else resolve(job, arguments.start_from)
-        distribution = engine.build(pipeline.arguments)
-        model, _, step = create_model(job.strategy, engine, distribution, pipeline)
-        if start is not None:
-            start.transfer_to(model).print(f"the training starts from {start.model}")
-        if job.strategy != "dtensor":
-            with distribution.scope():
-                check_steps(
-                    job.strategy,
-                    step,
-                    arguments,
-                    pipeline.spec,
-                    records=records or pipeline.schedule.records,
-                    replicas=trial.replicas,
-                )
-        _check_validation(job, pipeline, callbacks_of(pipeline, step)[1])
-        pipeline.code.reads.check(arguments.model, arguments.hparams)
-        if has_metrics_of_records(model):
-            compiled = step.metrics.measured_names() or []
-            schema, functions = pipeline.dataset.schema, pipeline.code.functions
-            check_rules(model, rules, compiled, schema, functions)
-        else:
-            check_rules_of_batches(rules)
-        runs = trial.runs
-        if runs or job.strategy == "dtensor":
-            runner = engine.step_runner(distribution, step, pipeline, 0)
-            for ran in runner.run(1) if runs else ():
-                if step.metrics.bad_step(ran.sums) is not None:
-                    raise not_finite(1, arguments.data)
-    what = "builds and makes a step" if runs else "builds"
-    print(f"the model of {arguments.model!r} {what} under {job.strategy!r}", flush=True)
-
-
-def _pipeline_of(
-    job: Job, arguments: TrainArguments, trial: Trial, replica: Replica
-) -> InputPipeline:
-    """The input pipeline of the trial, in which one process reads for all replicas."""
-    tried = replace(
-        arguments,
-        batch_size=trial.batch_size(arguments),
-        # The model may be built for batches of that size.
-        hparams={"batch_size": arguments.batch_size, **arguments.hparams},
-    )
-    return InputPipeline(
-        job=replace(
-            job, strategy=trial.strategy, replicas=(ReplicaSpec(role=Role.CHIEF),), min_workers=None
-        ),
-        arguments=tried,
-        dataset=load_dataset(arguments.data),
-        code=UserCode.load(arguments.model, arguments.data).weighing(arguments.class_weight),
-        scratch=replica.scratch,
-    )
-
-
-def _check_validation(job: Job, pipeline: InputPipeline, validates: bool) -> None:
-    """Check that the validation split exists if the training measures it, and can be measured."""
-    if validates:
+    dataset = load_dataset(data)
+    if job.count(Role.EVALUATOR):
+        split_of(dataset, VALIDATION_SPLIT)
+    if not runs:
+        with chief.begun(replica) as (context, engine):
+            chief.build(context, engine)
+            if has_metrics_of_records(context.model):
+                statistics, functions = load_statistics(data), context.pipeline.code.functions
+                for each in evaluations:
+                    Gate(context.model, each.rules, dataset.schema, statistics, functions)
+        return "builds"
+    with _cluster(replica) as member:
+        url = chief.train(member)
+    trained = ModelManifest.load(url)
+    if replica.job.rules.ps and KERAS.name == "keras":  # tf_keras registers no class twice
+        forget(trained.module)  # later steps import it without a cluster, which owns its tables
+    if any(name.startswith("val_") for name in trained.metrics):
         check_validation(job.strategy, has_peers=job.rules.peers and job.count(Role.WORKER) > 0)
-    if validates or job.count(Role.EVALUATOR):
+    for number, each in enumerate(evaluations):
+        own = _in_folder(replica, f"evaluate-{number}")
+        evaluate(own, replace(each, model=url, data=data), trained, None)
+    checkpoint = sum(file.stat().st_size for file in Path("store").rglob("*") if file.is_file())
+    if checkpoint > _LARGE:
+        print(f"its export is not tried: a checkpoint has {checkpoint:,} bytes", flush=True)
+        return "trains"
+    for number, given in enumerate(exports):
+        own = _in_folder(replica, f"export-{number}")
+        _export(own, replace(given, model=url, data=data, keras_file=False))
+    return " and ".join(["trains", *["is exported"] * bool(exports)])
+
+
+def _in_folder(replica: Replica, name: str) -> Replica:
+    (replica.scratch / name).mkdir()
+    return replace(replica, scratch=replica.scratch / name)
+
+
+def _export(replica: Replica, arguments: ExportArguments) -> None:
+    """Export the model as ``export`` does, without publishing it."""
+    saved, check = replica.scratch / "saved_model", replica.scratch / "check"
+    export.write(replica, arguments, saved, check)
+    export.verify(saved, check)
+    calibration = replica.scratch / export.CALIBRATION if arguments.quantize else None
+    convert(arguments.other_formats, saved, check, tolerance=_ANY, calibration=calibration)
+
+
+@contextmanager
+def _cluster(replica: Replica) -> Iterator[Replica]:
+    """The chief of a cluster whose servers are threads of this process, where it needs any."""
+    if not replica.job.rules.ps:
+        yield replica
+        return
+    with reserved_addresses(replica.job) as (addresses, _):
+        cluster = cluster_of(replica.job, addresses)
+        for name in replica.job.names():
+            if name != replica.name:
+                member = replace(replica, name=name, cluster=cluster)
+                threading.Thread(target=serve, args=(member,), daemon=True).start()
+        # TensorFlow reads it when the strategy is built.
+        os.environ["TF_CONFIG"] = tf_config(cluster, replica.name) or ""  # noqa: TID251 -- see above
         try:
-            split_of(pipeline.dataset, VALIDATION_SPLIT)
-        except FinalError as error:
-            raise FinalError(f"{error}; the training validates on it") from error
+            yield replace(replica, cluster=cluster)
+        finally:
+            del os.environ["TF_CONFIG"]  # noqa: TID251 -- see above

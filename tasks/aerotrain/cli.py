@@ -70,7 +70,7 @@ COMMANDS: Mapping[str, Command] = {
         "aerotrain.train",
         TrainArguments,
         "check whether a model can be trained",
-        "Build a model and try a step of its training, on the first records of a source.\n\n"
+        "Train, evaluate and export a model in small, on the first records of a source.\n\n"
         "It makes all checks of a training, for replicas that are not started. Nothing is written.",
     ),
     "prepare": Command(
@@ -199,7 +199,9 @@ def job_of(given: Namespace) -> Job:
     if bool(given.source) == bool(given.data):
         raise SpecError("check needs the records of either --source or --data; give one of them")
     prepare = {"source": given.source} if given.source else {}
-    return check_of(job, prepare, name=job.name, task=job.task)
+    # Of the records that it trains on, for there may be no other split.
+    later = [{"model": "", "data": "", "split": "train"}]
+    return check_of(job, prepare, evaluations=later, exports=later, name=job.name, task=job.task)
 
 
 def _code(given: str) -> str:

@@ -140,12 +140,12 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
     ):
         spec = batch_spec(dataset.schema, code.transform)
         model = trained.restore(code, spec, replica.scratch)
-        servable = Servable(model, code.transform, dataset.schema)
+        batches = iter(files.records().take(count).batch(_CHECKED_AT_ONCE))
+        examples = next(batches)
+        servable = Servable(model, code.transform, dataset.schema, examples[0])
         servable.save(saved)
         for name, input_name in servable.renamed.items():
             print(f"the column {name!r} is the input {input_name!r} of the model", flush=True)
-        batches = iter(files.records().take(count).batch(_CHECKED_AT_ONCE))
-        examples = next(batches)
         outputs = servable.save_requests(examples, saved, model_name(replica.job.store))
         write_classes(saved, _classes_of(outputs, examples, dataset, code.transform))
         parts = enumerate(chain([examples], batches))

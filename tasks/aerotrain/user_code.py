@@ -205,3 +205,12 @@ def user_module(name: str, purpose: str) -> ModuleType:
             "the job's code folder (--code, by hand)"
         ) from error
     return module
+
+
+def forget(name: str) -> None:
+    """Let the module ``name``, and others of its folder, be imported as in a new process."""
+    file = sys.modules[name].__file__
+    for each, module in [*sys.modules.items()]:
+        other = getattr(module, "__file__", None)
+        if file and other and Path(other).parent == Path(file).parent:
+            del sys.modules[each]

@@ -4,12 +4,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset, Param, XComArg
+from airflow.sdk import DAG, Asset, Param, XComArg, task, task_group
 
 from aerotrain_airflow.gate import at_least
 from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.params import RunParam, training_params
 from aerotrain_airflow.preflight import PreflightOperator
+from aerotrain_airflow.steps import train
 
 JOBS = str(Path(__file__).parent.parent / "jobs")
 MODELS = str(Path(__file__).parent.parent / "models")
@@ -99,6 +100,27 @@ def checked(
     return dag
 
 
+def swept() -> DAG:
+    """A model that is trained with several hyperparameters, in each way that Airflow maps."""
+    data = "file:///data"
+    with DAG("swept", params=training_params(strategy="one_device"), schedule=None) as dag:
+        check = PreflightOperator(task_id="check", check_model=False)
+
+        @task
+        def choose() -> list[dict[str, Any]]:
+            return [{"units": 3}, {"units": 4}]
+
+        @task_group
+        def group(hparams: Any) -> None:
+            train("small", data, hparams=hparams)
+
+        listed = train.partial("small", data, task_id="listed", hparams={"rate": 7})
+        check >> listed.expand(hparams=[{"units": 1}, {"units": 2, "learning_rate": 0.5}])
+        train.partial("small", data, task_id="chosen").expand(hparams=choose())
+        group.expand(hparams=[{"units": 5}, {"units": 6}])
+    return dag
+
+
 small = one_job("small", outlets=[Asset("greetings")])
 with_timeout = one_job("with_timeout", execution_timeout=timedelta(seconds=2))
 reusing = one_job(
@@ -109,6 +131,7 @@ reusing = one_job(
 skipping = one_job("skipping", skip_key="scratch")
 with_deadline = one_job("with_deadline", job={"deadlines": {"run": 1}})
 with_min_workers = one_job("with_min_workers", job={"min_workers": 1})
+swept_by_hparams = swept()
 well_described = checked("well_described")
 misspelt_module = checked("misspelt_module", model="smal_jobs")
 misspelt_argument = checked("misspelt_argument", eppochs=1)

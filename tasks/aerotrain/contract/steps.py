@@ -26,13 +26,12 @@ _CHECK_SECONDS = 180.0
 
 @dataclass(frozen=True, kw_only=True)
 class CheckArguments(Arguments):
-    """Check whether a training could begin, without waiting for its data set.
+    """Check whether a training and its later steps could end, without waiting for its data set.
 
     ``job`` describes the training. ``prepare`` are the arguments of ``PlanArguments`` for data that
     are not prepared yet: the training is tried on the first records of their source. Where it is
-    empty, it is tried on the data set that the training names. ``gate`` has the rules of a later
-    step, which name metrics of the model and columns of the data. ``exports`` are ``formats`` and
-    ``quantize`` of later exports: the model is converted to these before it is trained.
+    empty, it is tried on those of the data set that the training names. ``evaluations`` and
+    ``exports`` are the arguments of later steps that take its model, which are tried, too.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -42,7 +41,7 @@ class CheckArguments(Arguments):
 
     job: Mapping[str, Any]
     prepare: Mapping[str, Any] = field(default_factory=dict)
-    gate: Sequence[Mapping[str, Any]] = ()
+    evaluations: Sequence[Mapping[str, Any]] = ()
     exports: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
@@ -55,8 +54,8 @@ def check_of(
     *,
     name: str,
     task: str,
-    gate: Sequence[Rule] = (),
-    exports: Sequence["ExportArguments"] = (),
+    evaluations: Sequence[Mapping[str, Any]] = (),
+    exports: Sequence[Mapping[str, Any]] = (),
 ) -> Job:
     """The job that checks a training: one replica with the chief's environment, without devices.
 
@@ -76,12 +75,8 @@ def check_of(
         arguments={
             "job": json.loads(described.to_json()),
             "prepare": dict(prepare),
-            "gate": [rule.to_dict() for rule in gate],
-            "exports": [
-                {"formats": [*each.other_formats], "quantize": each.quantize}
-                for each in exports
-                if each.other_formats
-            ],
+            "evaluations": [dict(each) for each in evaluations],
+            "exports": [dict(each) for each in exports],
         },
         deadlines=Deadlines(start=_CHECK_SECONDS, run=_CHECK_SECONDS),
         restarts=Restarts(**{each.name: 0 for each in fields(Restarts)}),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Schema
 from aerotrain.serving.requests import RECORDS, write_requests
-from aerotrain.serving.verify import close
+from aerotrain.serving.verify import close, file_of
 from aerotrain.training.input.batches import Transform, parse
 from aerotrain.training.internals import keras3, tensorflow2
 from aerotrain.training.model.keras_adapter import KERAS
@@ -34,19 +35,31 @@ class Servable:
 
     ``needed`` are the features on which the predictions depend. Features that only the label and
     sample weights depend on are excluded, because they are not known when predictions are
-    requested.
+    requested. The transform gets those of ``record`` instead, a serialized one: it may accept only
+    some values, as a label has a vocabulary.
     """
 
-    def __init__(self, model: keras.Model, transform: Transform, schema: Schema) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        transform: Transform,
+        schema: Schema,
+        record: tf.Tensor | None = None,
+    ) -> None:
         self._model = model
         self._transform = transform
         self._schema = schema
+        #: The tables that the transform has made in graphs.
+        self._tables: list[Any] = []
+        self._known = {} if record is None else parse(record[None], schema)
         self._graph = tf.function(self.predict).get_concrete_function(_specs(schema)).graph
         self.needed = self._reaching_predictions()
 
     def predict(self, features: Features) -> Outputs:
         """The model's outputs for a batch of all features; a single one is ``predictions``."""
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(self._transform(dict(features)))
+        with nullcontext() if tf.executing_eagerly() else tensorflow2.tables_kept(self._tables):
+            transformed = self._transform(dict(features))
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(transformed)
         given = KERAS.predict(self._model, x)
         if isinstance(given, Mapping):
             return {name: tf.convert_to_tensor(value) for name, value in given.items()}
@@ -87,13 +100,15 @@ class Servable:
         examples = tf.TensorSpec([None], tf.string, name="examples")
         inputs = {names[name]: each for name, each in _specs(self.needed).items()}
         signatures = {
-            "serving_default": tf.function(serving_default, [inputs]),
-            "serialized_examples": tf.function(serialized_examples, [examples]),
+            "serving_default": tf.function(serving_default, [inputs]).get_concrete_function(),
+            "serialized_examples": tf.function(
+                serialized_examples, [examples]
+            ).get_concrete_function(),
         }
         module = tf.Module()
         # Only the variables: with the model itself, Keras's own format would be written, too.
         module.variables_of_model = KERAS.variables(self._model)
-        module.tables = self._owners()
+        module.tables = self._owners(*(each.graph for each in signatures.values()))
         tf.saved_model.save(module, str(folder), signatures=signatures)
 
     def save_check(self, examples: tf.Tensor, folder: Path) -> None:
@@ -119,13 +134,13 @@ class Servable:
             if not close(again[name].numpy(), value.numpy(), tolerance)
         )
         for name, value in outputs.items():
-            _write(folder / "outputs" / name, value)
+            _write(folder / "outputs" / file_of(name), value)
 
     def save_inputs(self, examples: tf.Tensor, folder: Path) -> None:
         """Write the inputs of the signature for real records, a tensor each."""
         features = parse(examples, self._schema)
         for name, input_name in input_names(self.needed).items():
-            _write(folder / "inputs" / input_name, features[name])
+            _write(folder / "inputs" / file_of(input_name), features[name])
 
     def save_requests(self, examples: tf.Tensor, saved: Path, model: str) -> dict[str, Any]:
         """Write requests of real records, with their predictions, next to the SavedModel.
@@ -169,18 +184,25 @@ class Servable:
         )
 
     def _completed(self, features: Features) -> Features:
-        """``features``, and zeros for those that only labels and sample weights depend on."""
+        """``features``, and those of one record that only labels and sample weights depend on."""
         batch = tf.shape(next(iter(features.values())))[:1]
-        missing = {name: each for name, each in self._schema.items() if name not in features}
-        zeros = {
-            name: tf.zeros(tf.concat([batch, each.shape], 0), each.dtype)
-            for name, each in missing.items()
+        others = {
+            name: tf.broadcast_to(
+                self._known.get(name, tf.zeros([1, *each.shape], each.dtype)),
+                tf.concat([batch, each.shape], 0),
+            )
+            for name, each in self._schema.items()
+            if name not in features
         }
-        return {**features, **zeros}
+        return {**features, **others}
 
-    def _owners(self) -> list[Any]:
-        """The variables and tables, such as the vocabulary of a layer, that predictions read."""
-        handles = [each for each in self._graph.external_captures if each.dtype == tf.resource]
+    def _owners(self, *others: Any) -> list[Any]:
+        """The variables and tables, such as the vocabulary of a layer, that predictions read.
+
+        ``others`` are further graphs of predictions: a transform may make a table in each.
+        """
+        captured = [each for graph in (self._graph, *others) for each in graph.external_captures]
+        handles = [each for each in captured if each.dtype == tf.resource]
         owners = [owner for each in handles if (owner := tensorflow2.owner_of(each)) is not None]
         return list({id(each): each for each in owners}.values())
 

@@ -1,10 +1,10 @@
 """Verify a SavedModel in a separate process: ``python -m aerotrain.serving.verify SAVED CHECK``.
 
 ``CHECK`` is a folder of serialized tensors, or of such folders: ``examples`` (strings, each a
-``tf.train.Example``), ``inputs/NAME`` for each input of the signature ``serving_default``, and
-``outputs/NAME``, the expected outputs of both signatures, within ``tolerance``, absolute or
-relative. Neither Keras nor other modules of this project are imported here, so a model that passes
-loads with TensorFlow alone.
+``tf.train.Example``), ``inputs/FILE`` for each input of the signature ``serving_default``, and
+``outputs/FILE``, the expected outputs of both signatures, within ``tolerance``, absolute or
+relative. ``file_of`` is the file of a name. Neither Keras nor other modules of this project are
+imported here, so a model that passes loads with TensorFlow alone.
 """
 
 import os
@@ -12,6 +12,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
+
+#: The suffix of a file of a tensor, which may be called ``..``.
+_SUFFIX = ".tensor"
 
 
 def verify(saved: Path, check: Path) -> list[str]:
@@ -30,24 +34,30 @@ def parts(check: Path) -> list[Path]:
     return [check] if (check / "examples").exists() else sorted(check.iterdir())
 
 
+def file_of(name: str) -> str:
+    """The name of the file of an input or output, whose own name may have slashes."""
+    return quote(name, safe="") + _SUFFIX
+
+
+def _name_of(file: Path) -> str:
+    return unquote(file.name.removesuffix(_SUFFIX))
+
+
 def arrays(folder: Path) -> dict[str, Any]:
     """The arrays by name of the tensors in a folder."""
     import tensorflow as tf
     from tensorflow.core.framework import tensor_pb2
 
     return {
-        file.relative_to(folder).as_posix(): tf.make_ndarray(
-            tensor_pb2.TensorProto.FromString(file.read_bytes())
-        )
-        for file in sorted(folder.rglob("*"))
-        if file.is_file()
+        _name_of(file): tf.make_ndarray(tensor_pb2.TensorProto.FromString(file.read_bytes()))
+        for file in sorted(folder.iterdir())
     }
 
 
 def _differences(tf: Any, signatures: Any, check: Path) -> Iterator[str]:
     tensors, examples = signatures["serving_default"], signatures["serialized_examples"]
     inputs = {
-        name: _read(tf, check / "inputs" / name, spec.dtype)
+        name: _read(tf, check / "inputs" / file_of(name), spec.dtype)
         for name, spec in tensors.structured_input_signature[1].items()
     }
     # Every call draws random numbers from the seeds that were saved.
@@ -59,13 +69,14 @@ def _differences(tf: Any, signatures: Any, check: Path) -> Iterator[str]:
     tolerance = float((check / "tolerance").read_text())
     for signature, outputs in given.items():
         for file in sorted((check / "outputs").iterdir()):
-            if file.name not in outputs:
-                yield f"{signature} has no output {file.name!r}, only {', '.join(outputs)}"
+            name = _name_of(file)
+            if name not in outputs:
+                yield f"{signature} has no output {name!r}, only {', '.join(outputs)}"
                 continue
-            value = outputs[file.name]
+            value = outputs[name]
             expected = _read(tf, file, value.dtype)
             if not close(value.numpy(), expected.numpy(), tolerance):
-                yield f"{signature}'s output {file.name!r} differs from the trained model's"
+                yield f"{signature}'s output {name!r} differs from the trained model's"
 
 
 def _restore(states: Iterable[tuple[Any, Any]]) -> None:

@@ -3,6 +3,9 @@
 It builds the parts of the training, runs the loop, and writes the manifest of the trained model.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.training import MODEL, TrainArguments
@@ -14,8 +17,8 @@ from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.interval import checkpoint_interval
 from aerotrain.training.checkpoints.retention import NOTHING, Name
 from aerotrain.training.context import TrainingContext
-from aerotrain.training.distribution import ChiefDecisions, wait_for_all
-from aerotrain.training.error_messages import errors_translated
+from aerotrain.training.distribution import ChiefDecisions, Distribution, wait_for_all
+from aerotrain.training.error_messages import errors_translated, lost_processes_explained
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import FiniteValues, Hook, Ready, UserCallbacks
 from aerotrain.training.hooks.report import Report
@@ -23,7 +26,7 @@ from aerotrain.training.hooks.step_times import StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT
-from aerotrain.training.input_pipeline import InputPipeline
+from aerotrain.training.input_pipeline import InputPipeline, check_shards
 from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest, packages
@@ -43,43 +46,60 @@ def train(replica: Replica) -> str:
         SupersededError: another launch's chief has taken over.
         TemporaryError: another process of the job failed, or the store is unavailable.
     """
-    pipeline = _input_pipeline(replica)
-    engine, data = ENGINES[replica.job.strategy], pipeline.arguments.data
-    explaining = errors_translated(
-        pipeline.code, pipeline.dataset, data, TRAIN_SPLIT, replica.scratch
-    )
-    with (
-        explaining,
-        pipeline.caching_shards(),
-        BackgroundServices.of(replica, pipeline.arguments) as services,
-    ):
-        context = _context(replica, pipeline, services, engine)
+    with begun(replica) as (context, engine):
         trained = _train(context, engine)
         if replica.is_chief:
-            services.deliver(MODEL, trained.to_json().encode())
+            context.services.deliver(MODEL, trained.to_json().encode())
         wait_for_all(context.distribution)
     return f"{replica.job.prefix}/{MODEL}"
 
 
-def _input_pipeline(replica: Replica) -> InputPipeline:
-    """The input pipeline of the job, after the checks that need no TensorFlow cluster."""
+@contextmanager
+def begun(replica: Replica) -> Iterator[tuple[TrainingContext, Engine]]:
+    """The parts of a training that exist before its first step, in a scope that explains errors.
+
+    The strategy is built first: TensorFlow connects no processes once it has created a tensor or a
+    table, as the user's module may do on import. It is imported in the scope of the strategy, as if
+    it had built it.
+    """
     job, arguments = replica.job, TrainArguments.of(replica.job.arguments)
     check_job(job, arguments)
-    return InputPipeline(
-        job=job,
-        arguments=arguments,
-        dataset=load_dataset(arguments.data),
-        code=UserCode.load(arguments.model, arguments.data).weighing(arguments.class_weight),
-        scratch=replica.scratch,
-        service=Service.of(replica),
-    )
+    engine, dataset = ENGINES[job.strategy], load_dataset(arguments.data)
+    check_shards(job, arguments, dataset)
+    with BackgroundServices.of(replica, arguments) as services:
+        with lost_processes_explained():
+            distribution = engine.build(arguments)
+        with distribution.scope():
+            code = UserCode.load(arguments.model, arguments.data)
+        pipeline = InputPipeline(
+            job=job,
+            arguments=arguments,
+            dataset=dataset,
+            code=code.weighing(arguments.class_weight),
+            scratch=replica.scratch,
+            service=Service.of(replica),
+        )
+        with (
+            errors_translated(pipeline.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch),
+            pipeline.caching_shards(),
+        ):
+            yield _context(replica, pipeline, services, distribution, engine), engine
+
+
+def build(context: TrainingContext, engine: Engine) -> None:
+    """Make all checks of a training, without a step."""
+    engine.step_runner(context.distribution, context.step, context.pipeline, 0)
+    _hooks(context)
 
 
 def _context(
-    replica: Replica, pipeline: InputPipeline, services: BackgroundServices, engine: Engine
+    replica: Replica,
+    pipeline: InputPipeline,
+    services: BackgroundServices,
+    distribution: Distribution,
+    engine: Engine,
 ) -> TrainingContext:
-    """Start the distribution, and create the model, the counter of its steps, and the step."""
-    distribution = engine.build(pipeline.arguments)
+    """Create the model, the counter of its steps, and the step."""
     model, counter, step = create_model(replica.job.strategy, engine, distribution, pipeline)
     return TrainingContext(
         replica=replica,

@@ -37,7 +37,7 @@ _NO_INPUT = (NO_MORE, "Unknown iteration client id")
 #: An operation for which DTensor has no rule.
 _NOT_ON_MESH = re.compile(r"'tf\.(\w+)' op does not implement layout propagation")
 
-#: An operation on a variable of a mesh that has another input.
+#: A tensor that is on no mesh where one on a mesh is expected.
 _OFF_MESH = "was expecting a DTensor"
 
 #: What TensorFlow puts before the message of an operation: the function that it was in, and the
@@ -64,18 +64,14 @@ def errors_translated(
         TemporaryError: another process of the cluster failed, or the disk is full.
     """
     try:
-        yield
+        with lost_processes_explained():
+            yield
     except tf.errors.OpError as error:
         if _MISMATCHED.search(str(error.message)):
             raise FinalError(
                 f"the processes of this job compute different things ({_first_line(error)}); let "
                 f"no callback of {code.name!r} compute over all replicas, for only the chief calls "
                 "it, and let each process build the same model"
-            ) from error
-        if _is_of_another_process(error):
-            raise TemporaryError(
-                f"another process of this job was lost ({_first_line(error)}); see its own log, "
-                "and try again from the last checkpoint"
             ) from error
         if any(words in str(error.message) for words in _FULL_DISK):
             raise TemporaryError(
@@ -90,9 +86,10 @@ def errors_translated(
             ) from error
         if _OFF_MESH in str(error.message):
             raise FinalError(
-                f"a callback of {code.name!r} calls a layer whose variables are on the mesh of "
-                f"'dtensor'{place_of(error, code.build_model)}; use predict of the model, which is "
-                "computed by a copy, or choose another strategy"
+                f"{code.name!r} uses a tensor outside of the mesh of 'dtensor', or one of the mesh "
+                f"outside of the step{place_of(error, code.build_model)}; create a "
+                "tf.constant in the function that uses it, let a callback call predict of the "
+                "model, which is computed by a copy, or choose another strategy"
             ) from error
         _, found, rest = str(error.message).partition(TOO_MANY)
         if found:
@@ -101,6 +98,24 @@ def errors_translated(
         if isinstance(error, tf.errors.InvalidArgumentError):
             raise explained(error, code.name, code.build_model) from error
         raise  # TensorFlow's message is the best
+
+
+@contextmanager
+def lost_processes_explained() -> Iterator[None]:
+    """A scope in which TensorFlow's errors about other processes are temporary ones.
+
+    Raises:
+        TemporaryError: another process of the cluster failed.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if not _is_of_another_process(error):
+            raise
+        raise TemporaryError(
+            f"another process of this job was lost ({_first_line(error)}); see its own log, "
+            "and try again from the last checkpoint"
+        ) from error
 
 
 def _is_of_another_process(error: tf.errors.OpError) -> bool:

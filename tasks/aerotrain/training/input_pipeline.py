@@ -23,13 +23,25 @@ from aerotrain.training.input.shuffle_windows import batches_of, windows_from
 from aerotrain.training.model.code import UserCode
 
 
-@dataclass(frozen=True, kw_only=True)
-class InputPipeline:
-    """The data set of a job, the user's code that reads it, and the folder for shards.
+def readers_of(job: Job) -> int:
+    """The number of replicas that each read their own shards."""
+    return max(1, job.count(job.reader))
+
+
+def check_shards(job: Job, arguments: TrainArguments, dataset: Dataset) -> None:
+    """Check that the replicas of ``job`` can read the shards.
 
     Raises:
         FinalError: there are fewer shards than readers, or one does not fit into the shard cache.
     """
+    shards = split_of(dataset, TRAIN_SPLIT).shards
+    Order.of(arguments, shards)
+    share(shards, 0, readers_of(job))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputPipeline:
+    """The data set of a job, the user's code that reads it, and the folder for shards."""
 
     job: Job
     arguments: TrainArguments
@@ -40,8 +52,6 @@ class InputPipeline:
     _caches: list[ShardCache] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        Order.of(self.arguments, self.split.shards)
-        share(self.split.shards, 0, self._readers)
         if not self.schedule.steps_per_epoch:
             raise FinalError(
                 f"drop_remainder leaves no batch: batch_size is {self.arguments.batch_size}, and "
@@ -69,11 +79,6 @@ class InputPipeline:
     def spec(self) -> Any:
         """The element spec of the batches."""
         return batch_spec(self.dataset.schema, self.code.transform)
-
-    @property
-    def _readers(self) -> int:
-        """The number of replicas that each read their own shards."""
-        return max(1, self.job.count(self.job.reader))
 
     @contextmanager
     def caching_shards(self) -> Iterator[None]:
@@ -164,8 +169,8 @@ class InputPipeline:
 
     def _own_batches(self, step: int) -> tf.data.Dataset:
         """Batches of the records that the worker that runs this has downloaded."""
-        own = share(self.split.shards, 0, self._readers)
-        read = step * self.arguments.batch_size // self._readers
+        own = share(self.split.shards, 0, readers_of(self.job))
+        read = step * self.arguments.batch_size // readers_of(self.job)
         return self._read("", Order.of(self.arguments, own).window_of(read))
 
     def _read(self, root: str, first: int = 0) -> tf.data.Dataset:

@@ -10,8 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from aerotrain.contract.errors import TemporaryError, counted
-from aerotrain.contract.job import Job
-from aerotrain.contract.replicas import Role
+from aerotrain.contract.replicas import CLUSTERED, Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
@@ -44,7 +43,7 @@ def _serve(replica: Replica, status_writer: StatusWriter) -> None:
             [dispatched] = cluster[Role.DISPATCHER]
             server = input_server(address, dispatched, replica.job.deadlines.start)
         else:
-            server = _member(replica.job)
+            server = _member(replica)
     except (tf.errors.UnknownError, RuntimeError) as error:
         why = getattr(error, "message", error)
         raise TemporaryError(
@@ -72,15 +71,15 @@ def _supply_of_own(replica: Replica) -> ShardCache:
     return cache
 
 
-def _member(job: Job) -> tf.distribute.Server:
-    """The server of a member of the cluster that TF_CONFIG describes."""
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+def _member(replica: Replica) -> tf.distribute.Server:
+    """The server of a member of the cluster."""
+    members = {role: replica.cluster[role] for role in CLUSTERED if role in replica.cluster}
     return tf.distribute.Server(
-        resolver.cluster_spec(),
-        job_name=resolver.task_type,
-        task_index=resolver.task_id,
+        tf.train.ClusterSpec(members),
+        job_name=replica.name.role,
+        task_index=replica.name.index,
         protocol="grpc",
-        config=_config(job.count(Role.WORKER)),
+        config=_config(replica.job.count(Role.WORKER)),
     )
 
 

@@ -19,6 +19,7 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, PeerCheckpoints
 from aerotrain.training.distribution import Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline
+from aerotrain.training.internals.tensorflow2 import local_collectives
 from aerotrain.training.mesh.checkpoints import MeshCheckpoints, PeerMeshCheckpoints
 from aerotrain.training.mesh.mesh import mesh_of
 from aerotrain.training.mesh.step import MeshStep, run_on_mesh
@@ -116,6 +117,8 @@ def _multi_worker_mirrored(arguments: TrainArguments) -> Distribution:
         ),
     )
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if not resolver.cluster_spec().jobs:  # a check, whose devices stand for all processes
+        return StrategyDistribution(local_collectives(_devices(), options))
     if resolver.task_type != Role.CHIEF:
         _wait_until_listening(resolver.cluster_spec().job_tasks(Role.CHIEF))
     return StrategyDistribution(tf.distribute.MultiWorkerMirroredStrategy(resolver, options))

@@ -2,26 +2,33 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.dataset import STATISTICS, Dataset, Schema, Shard, Split
+from aerotrain.data.dataset import STATISTICS, Dataset, Schema, Shard, Split, load_dataset
 from aerotrain.data.prepare.batch_writer import batches_of, in_parts
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
 from aerotrain.data.prepare.layout import Plan, PlannedPartition
 from aerotrain.data.prepare.plan import make_plan
 from aerotrain.data.records import Column, encoded_frames
+from aerotrain.data.records.framing import Damage, framed, read_frames
+from aerotrain.data.sources.protocol import Rejected
 from aerotrain.data.statistics.column import Statistics
-from aerotrain.store import MANIFEST
+from aerotrain.store import MANIFEST, CorruptError, MissingError, open_store
 
-_SHARD = "first-records.tfrecord"
+_FINGERPRINT = "first-records"
 
 
-def write_first_records(arguments: PlanArguments, records: int, folder: Path) -> str | None:
+def write_first_records(arguments: PlanArguments, records: int, folder: Path) -> str:
     """Write the first valid records of the source as a data set into ``folder``.
 
     It has ``records`` records of the source's first batch: the first ones, repeated if these are
@@ -29,37 +36,72 @@ def write_first_records(arguments: PlanArguments, records: int, folder: Path) ->
     statistics are those of that batch.
 
     Returns:
-        The URL of the data set; None if the source has no valid record.
+        The URL of the data set.
 
     Raises:
-        FinalError: the source cannot be read.
+        FinalError: the source cannot be read, or has no valid record.
     """
     plan, partitions = make_plan(arguments)
-    found = next(_valid(plan, partitions), None)
-    if found is None:
-        return None
-    fit, schema = found
+    fit, schema = _first_valid(plan, partitions)
     rows = _rows(len(fit.rows), records, fit.columns.get(arguments.label))
     content = bytes(encoded_frames({n: each.take(rows) for n, each in fit.columns.items()}).content)
     statistics = Statistics()
     statistics.add(fit.columns, fit.missing, np.arange(len(fit.rows), dtype=np.uint64))
-    shard = Shard(
-        file=_SHARD,
-        records=records,
-        bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-    )
     dataset = Dataset(
-        fingerprint="first-records",
+        fingerprint=_FINGERPRINT,
         source=plan.source,
         schema=schema,
         label=arguments.label,
-        splits={name: Split(shards=(shard,)) for name in arguments.splits},
+        splits={name: Split() for name in arguments.splits},
     )
+    contents = dict.fromkeys(arguments.splits, content)
+    return _write(dataset, contents, records, json.dumps(statistics.summary()).encode(), folder)
+
+
+def copy_first_records(url: str, records: int, folder: Path) -> str:
+    """Write the first records of each split of a data set as a data set into ``folder``.
+
+    Each split has ``records`` records, repeated if it has fewer. The statistics are those of the
+    whole.
+
+    Returns:
+        The URL of the data set in ``folder``.
+    """
+    store, dataset = open_store(url), load_dataset(url)
     folder.mkdir(parents=True)
-    (folder / _SHARD).write_bytes(content)
-    (folder / STATISTICS).write_text(json.dumps(statistics.summary()))
-    (folder / MANIFEST).write_text(dataset.to_json())
+    contents = {}
+    for name, split in dataset.splits.items():
+        if split.records:
+            first = folder / "first.tfrecord"
+            store.download(split.shards[0].file, first)
+            with first.open("rb") as file:
+                found = [each for _, each in islice(read_frames(file), records)]
+            first.unlink()
+            if damage := next((each for each in found if isinstance(each, Damage)), None):
+                raise CorruptError(f"{url}/{split.shards[0].file} is damaged: {damage.reason}")
+            rows = pa.array(islice(cycle(found), records), pa.large_binary())
+            contents[name] = bytes(framed(rows).content)
+    statistics = b"{}"
+    with suppress(MissingError):
+        statistics = store.get(STATISTICS)
+    return _write(dataset, contents, records, statistics, folder)
+
+
+def _write(
+    dataset: Dataset, contents: Mapping[str, bytes], records: int, statistics: bytes, folder: Path
+) -> str:
+    """Write ``dataset`` with those ``contents`` of its splits, of ``records`` records each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    splits = {}
+    for name, content in contents.items():
+        file = f"{name}.tfrecord"
+        (folder / file).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        shard = Shard(file=file, records=records, bytes=len(content), sha256=digest)
+        splits[name] = Split(shards=(shard,))
+    written = replace(dataset, fingerprint=_FINGERPRINT, splits={**dataset.splits, **splits})
+    (folder / STATISTICS).write_bytes(statistics)
+    (folder / MANIFEST).write_text(written.to_json())
     return folder.as_uri()
 
 
@@ -77,13 +119,23 @@ def _rows(count: int, records: int, label: Column | None) -> NDArray[np.int64]:
     return rows
 
 
-def _valid(
-    plan: Plan, partitions: Iterable[PlannedPartition]
-) -> Iterator[tuple[CastBatch, Schema]]:
-    """The batches that have a valid record, each with the schema."""
+def _first_valid(plan: Plan, partitions: Iterable[PlannedPartition]) -> tuple[CastBatch, Schema]:
+    """The first batch that has a valid record, and the schema.
+
+    Raises:
+        FinalError: there is none.
+    """
+    rejected: Sequence[Rejected] = ()
     for planned in partitions:
         for batch, schema in batches_of(plan, planned):
             for part in in_parts(batch, schema):
                 fit = cast_to_schema(part, schema, plan.rules)
                 if len(fit.rows):
-                    yield fit, schema
+                    return fit, schema
+                rejected = rejected or fit.rejected[:1]
+            rejected = rejected or batch.rejected[:1]
+    why = "".join(f"; the first one is rejected: {each.reason}" for each in rejected)
+    raise FinalError(
+        f"the source {dict(plan.source)} has no valid record{why}; correct the source, or its "
+        "description"
+    )

@@ -6,20 +6,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.formats import Format
 from aerotrain.serving.formats.converter import Comparison
 from aerotrain.serving.own_process import last_line, seconds_for
-from aerotrain.serving.servable import Servable
 
 #: The accepted difference of predictions. Another runtime sums in another order; the predictions of
 #: a quantized model differ in the mean by this share of their range.
 TOLERANCE, QUANTIZED_TOLERANCE = 1e-4, 0.05
-
-#: A tolerance of any difference.
-_ANY = 1e30
 
 
 def check_installed(formats: Sequence[Format]) -> None:
@@ -31,25 +25,6 @@ def check_installed(formats: Sequence[Format]) -> None:
                 f"installed here: add the extra aerotrain[{each}] to the training image or "
                 "environment"
             )
-
-
-def check_convertible(
-    servable: Servable,
-    examples: tf.Tensor,
-    formats: Sequence[Format],
-    scratch: Path,
-    *,
-    quantized: bool,
-) -> None:
-    """Convert a model that is not trained, and run it on real records.
-
-    Raises:
-        FinalError: it cannot be converted, or does not run.
-    """
-    saved, check = scratch / "saved_model", scratch / "check"
-    servable.save(saved)
-    servable.save_check(examples, check)
-    convert(formats, saved, check, tolerance=_ANY, calibration=check if quantized else None)
 
 
 def convert(

@@ -4,8 +4,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aerotrain.contract.environment import Cluster
@@ -42,6 +42,8 @@ class BackgroundServices:
     uploader: Uploader
     event_writer: EventWriter
     status_writer: StatusWriter
+    #: Called when the training fails, before the last uploads.
+    at_failure: list[Callable[[], None]] = field(default_factory=list)
 
     @classmethod
     @contextmanager
@@ -64,14 +66,20 @@ class BackgroundServices:
             event_writer.note(EventType.START, at=began())
             event_writer.note(EventType.IMPORT, at=began() + imported, seconds=imported)
             with StatusWriter.of(replica) as status_writer:
+                services = cls(
+                    store=store,
+                    lease=lease,
+                    uploader=uploader,
+                    event_writer=event_writer,
+                    status_writer=status_writer,
+                )
                 try:
-                    yield cls(
-                        store=store,
-                        lease=lease,
-                        uploader=uploader,
-                        event_writer=event_writer,
-                        status_writer=status_writer,
-                    )
+                    yield services
+                except BaseException:
+                    for report in services.at_failure:
+                        with suppress(Exception):  # the error itself says more
+                            report()
+                    raise
                 finally:
                     uploader.wait(_LAST_SECONDS)
 

@@ -86,6 +86,13 @@ class Report(Hook):
         self._best_epoch = self._last_epoch = ""
         self._has_skipped = False
         self._warn_of_large_batch()
+        self._context.services.at_failure.append(lambda: self._report_failure(state))
+
+    def _report_failure(self, state: TrainState) -> None:
+        """Add the step that was the last one to the curves, which are otherwise seconds behind."""
+        metrics = state.results(self._context.step.metrics) if state.sums is not None else {}
+        loss = {"loss": main_loss(metrics)} if metrics else {}
+        self._curves.add(state.step, loss, at_once=True)
 
     def on_execution(self, state: TrainState) -> None:
         schedule = self._context.schedule

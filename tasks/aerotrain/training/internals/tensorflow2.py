@@ -1,6 +1,7 @@
 """Private names of TensorFlow, tried with 2.21.0. It does not import Keras."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +12,10 @@ from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 from tensorflow.python.eager import context
 from tensorflow.python.framework.config import is_op_determinism_enabled
+from tensorflow.python.framework.ops import resource_creator_scope
+
+#: The classes of lookup tables, by which TensorFlow registers creators.
+_TABLES = ("StaticHashTable", "HashTable", "MutableHashTable", "DenseHashTable")
 
 _fetch_by_function = RemoteValueImpl._copy_to_local
 
@@ -95,6 +100,16 @@ def collective_all_gather(replica: tf.distribute.ReplicaContext) -> Callable[...
     return lambda value: all_gather(value, None)
 
 
+def local_collectives(
+    devices: Sequence[str], options: Any
+) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """A ``MultiWorkerMirroredStrategy`` of several CPU devices of this process alone.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/collective_all_reduce_strategy.py
+    """
+    return tf.distribute.MultiWorkerMirroredStrategy._from_local_devices(devices, options)
+
+
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, which AutoGraph rewrites even if a function that it does not rewrite calls it.
 
@@ -120,6 +135,23 @@ def serialized_tensors(checkpoint: tf.train.Checkpoint) -> Mapping[Any, Mapping[
     """
     serialized, *_ = checkpoint._saver._gather_serialized_tensors()
     return serialized
+
+
+@contextmanager
+def tables_kept(kept: list[Any]) -> Iterator[None]:
+    """A scope whose lookup tables are added to ``kept``: a table ends with its Python object.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/trackable/resource.py
+    """
+
+    def create(next_creator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        kept.append(next_creator(*args, **kwargs))
+        return kept[-1]
+
+    with ExitStack() as scopes:
+        for each in _TABLES:
+            scopes.enter_context(resource_creator_scope(each, create))
+        yield
 
 
 def owner_of(handle: tf.Tensor) -> Any:
