@@ -181,10 +181,8 @@ def test_a_column_that_no_record_can_hold_is_no_reason_not_to_predict(
 
 def test_a_line_of_json_needs_no_other_fields_than_the_model(predict, tmp_path):
     file = tmp_path / "flats.jsonl"
-    lines = [
-        {"mixed": each, "town": "Graz", "rooms": 2, "area": 9.5}
-        for each in ([1], [1, 2], [{"a": 2}])
-    ]
+    flat = {"town": "Graz", "rooms": 2, "area": 9.5}
+    lines = [{"tags": ["new"] * each, "parts": [{"a": each}], **flat} for each in range(3)]
     file.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
     source = {"kind": "jsonl", "url": file.as_uri()}
     assert len(read(predict(source=source))) == 3
@@ -195,6 +193,8 @@ def test_a_column_in_doubt_is_no_reason_not_to_predict(predict, tmp_path):
     file.write_text("town,rooms,area,size,empty\n" + 'Graz,3,50,"1,1",\n' * 3)
     source = {"kind": "csv", "url": file.as_uri()}
     assert len(read(predict(source=source))) == 3
+    with pytest.raises(SpecError, match=r"keep names .*'size' cannot be read.*in doubt"):
+        predict(source=source, keep=["size"])
 
 
 def test_a_partition_that_is_predicted_again_is_the_same_to_the_byte(step, predict, csv):
