@@ -40,7 +40,7 @@ def readable(source: DeclaredSource) -> tuple[DeclaredSource, dict[str, str]]:
 def _unreadable(description: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
     """Those of the columns that cannot be read even alone, with the reasons."""
     try:
-        _ = open_source({**description, "columns": names}).found
+        found = open_source({**description, "columns": names}).found or {}
     except AerotrainError as error:
         if len(names) == 1:
             return {names[0]: str(error)}
@@ -48,7 +48,9 @@ def _unreadable(description: Mapping[str, Any], names: Sequence[str]) -> dict[st
         return {
             name: why for half in halves for name, why in _unreadable(description, half).items()
         }
-    return {}
+    # Without other columns, the first batch may end before a list of another length.
+    empty = [name for name, feature in found.items() if 0 in feature.shape]
+    return {name: f"the column {name!r} begins with empty lists" for name in empty}
 
 
 def _names(source: DeclaredSource) -> Sequence[str]:
