@@ -11,8 +11,6 @@
 #   TAG       their tag                                     EXTRAS    of the training image
 #   DOCKER_BUILD  the build command, to add options or to use podman
 #   ACCELERATOR   gpu builds the training image for GPUs
-# and of `audit`:
-#   OSV           the database, a file: see SECURITY.md     IGNORE    identifiers that are accepted
 
 DAG ?= digits
 CONF ?= {}
@@ -27,8 +25,6 @@ BASE ?=
 TAG ?= dev
 EXTRAS ?= tensorflow examples
 ACCELERATOR ?= cpu
-OSV ?=
-IGNORE ?=
 DOCKER_BUILD ?= docker build
 
 BENCHMARKS := pipeline strategies network seeds triggerer recovery records input prepare gate serving
@@ -36,6 +32,7 @@ BENCHMARKS := pipeline strategies network seeds triggerer recovery records input
 LOCKS := requirements.lock images/training/gpu/requirements.lock images/uv-requirements.lock
 
 UPLOT := 1.6.32
+PIP_AUDIT := 2.10.1
 VENDOR := plugins/aerotrain_airflow/run_page/static/vendor
 
 BIN := .venv/bin
@@ -45,7 +42,7 @@ UV := $(or $(shell command -v uv),.uv/bin/uv)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help run up down test pytest test-fast lint format test-cluster chaos images env bench docs lock \
-	sbom audit vendor
+	audit vendor
 
 help: ## list the targets (also: make alone)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -139,12 +136,9 @@ lock: | $(UV) ## write every requirements.lock, after a change of dependencies i
 	echo uv | $(UV) pip compile --universal --generate-hashes --python-version 3.11 --no-annotate \
 		--quiet - -o images/uv-requirements.lock
 
-sbom: $(READY) ## write sbom.cdx.json, a bill of materials of the locks (CycloneDX)
-	$(BIN)/python -m devtools.audit sbom $(LOCKS) > sbom.cdx.json
-
-audit: sbom ## check the locks against OSV, a local database of known vulnerabilities
-	@test -n "$(OSV)" || { echo "name the database: make audit OSV=all.zip (see SECURITY.md)"; exit 1; }
-	@$(BIN)/python -m devtools.audit check "$(OSV)" $(LOCKS) --ignore $(IGNORE)
+audit: | $(UV) ## check the locks for known vulnerabilities, by pip-audit (needs a network)
+	@$(UV) tool run pip-audit@$(PIP_AUDIT) --disable-pip --require-hashes \
+		$(addprefix --requirement ,$(LOCKS))
 
 # The charts of the run page. npm checks the hash of the package; the files are committed.
 vendor: ## fetch uPlot, UPLOT, for the run page (needs npm)

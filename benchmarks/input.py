@@ -251,7 +251,7 @@ def train(data: Data, scratch: Path | None, epochs: int) -> None:
             model = feed.code.build({"convolutions": True}, spec)
             step = engine.step(model, tf.Variable(0, dtype=tf.int64), spec)
         step_runner = LocalStepRunner(
-            distribution, step, batches, feed.arguments.steps_per_execution
+            distribution, step, batches, feed.arguments.steps_of_execution
         )
         for _ in step_runner.run(feed.schedule.steps):
             pass

@@ -19,9 +19,9 @@ from typing import Any
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import Result, State
 from aerotrain.contract.steps import check_of
+from aerotrain.launch.launcher import Launcher
+from aerotrain.launch.process.backend import ProcessBackend
 from aerotrain.store import open_store
-from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.backends.process.backend import ProcessBackend
 from benchmarks.report import in_turns, print_origin, print_report
 from devtools.home import Home
 from devtools.stack import Stack, running_stack

@@ -18,7 +18,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from aerotrain.contract.status import State
-from benchmarks.fault_injection import Training, inject
+from aerotrain.supervisor.processes import send
+from benchmarks.fault_injection import Training, inject, replica_pid
 from benchmarks.report import print_origin, print_report
 from benchmarks.testbed import Testbed
 
@@ -132,7 +133,8 @@ def long_run(testbed: Testbed, seed: int = 1) -> float:
         while time.time() < end:
             time.sleep(min(BETWEEN, max(0.0, end - time.time())))
             if end - time.time() > BETWEEN / 2:
-                training.process(chance.choice(["chief", "worker-0", "worker-1", "ps-0"])).kill()
+                victim = chance.choice(["chief", "worker-0", "worker-1", "ps-0"])
+                send([replica_pid(training.handle, victim)], signal.SIGKILL)
             if training.end.done():
                 raise RuntimeError(f"{training.end.result()}\n{training.tail()}")
         account = training.account()

@@ -27,9 +27,9 @@ from typing import Any, NoReturn, Self
 from aerotrain.contract.environment import replica_environment, set_tensorflow_variables
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
-from aerotrain.standalone import reserved_addresses
+from aerotrain.supervisor.ports import reserved_addresses
 from aerotrain.supervisor.preloading import IMPORTED
-from aerotrain.supervisor.processes import end_with
+from aerotrain.supervisor.processes import end_with, send
 
 ROOT = Path(__file__).parent.parent
 REPLICA = "aerotrain.replica"
@@ -94,7 +94,7 @@ class Processes:
         """
         server = self._server(module, environment or {})
         with ExitStack() as stack:
-            addresses = stack.enter_context(reserved_addresses(job))
+            addresses, _ = stack.enter_context(reserved_addresses(job))
             output, of_chief = os.pipe()
             pids = {}
             for name in job.names():
@@ -180,7 +180,7 @@ class ForkServer:
     def kill(self, pid: int) -> None:
         """Kill the process, unless it has been waited for."""
         if pid not in self._ended:
-            os.kill(pid, signal.SIGKILL)
+            send([pid], signal.SIGKILL)
 
     def wait(self, pid: int) -> tuple[int, float]:
         """The exit code of a process, and its peak memory in MiB."""

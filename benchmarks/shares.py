@@ -47,7 +47,7 @@ def main() -> None:
         step = engine.step(model, tf.Variable(0, dtype=tf.int64), spec)
     read = feed.local(0)
     at_hand = read.take(1).cache().repeat().prefetch(1)
-    many = arguments.steps_per_execution
+    many = arguments.steps_of_execution
     if sys.argv[1:]:
         step_runner = LocalStepRunner(distribution, step, read, many)
         print(json.dumps({"read": milliseconds(step_runner, float(sys.argv[1]))}), flush=True)

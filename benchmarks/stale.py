@@ -36,10 +36,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
         *_TRAINING,
         *(f"benchmarks/{name}.py" for name in ("fit", "replicas", "shares", "workloads")),
     ),
-    "triggerer": (
-        "plugins/aerotrain_airflow/backends",
-        "plugins/aerotrain_airflow/controller",
-    ),
+    "triggerer": ("plugins/aerotrain_airflow/kubernetes", "tasks/aerotrain/launch"),
 }
 
 #: Lists the commits after the first argument, newest first, that changed a path of the second.

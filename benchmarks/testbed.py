@@ -11,11 +11,11 @@ from typing import Any, Self
 
 from aerotrain.contract.job import Deadlines, Job, Restarts
 from aerotrain.contract.replicas import ReplicaSpec, Role
+from aerotrain.launch.launcher import Launcher
+from aerotrain.launch.process.backend import ProcessBackend
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
 from aerotrain.user_code import publish_code
-from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.backends.process.backend import ProcessBackend
 from benchmarks.fault_injection import ROOT, Training
 
 REPLICAS: Mapping[str, tuple[ReplicaSpec, ...]] = {

@@ -3,7 +3,8 @@
 Each job has a chief, 500 workers and 2 ps. The cluster is the tests' double, in a process of its
 own, with pods that are only imagined. All triggers run in the event loop of this process, as in a
 triggerer. An event is a pod whose container ended; an action is the trigger's own event, on which
-Airflow resumes the task. All logs are read in between.
+Airflow resumes the task. In between each chief logs its progress, as in a training, and all logs
+are read.
 """
 
 import argparse
@@ -29,8 +30,8 @@ from typing import Any
 import psutil
 
 from aerotrain.contract.job import Job
-from aerotrain_airflow.backends.kubernetes.owner import owner_of
-from aerotrain_airflow.backends.kubernetes.plan import PodPlan, PodSettings, plan_pods
+from aerotrain_airflow.kubernetes.owner import owner_of
+from aerotrain_airflow.kubernetes.plan import PodPlan, PodSettings, plan_pods
 from benchmarks.report import print_origin, print_report
 
 PROJECT = Path(__file__).parent.parent
@@ -44,8 +45,8 @@ ENDS = (
     ("ps-1", "exited", [65, "the label 7 is outside 0 to 3"], "failed"),
 )
 
-#: Seconds between two checks of whether the event loop responds.
-LOOK_EVERY = 0.02
+#: Seconds between two checks of whether the event loop responds, and between two lines of a chief.
+LOOK_EVERY, LINE_EVERY = 0.02, 5.0
 
 
 @dataclass
@@ -85,7 +86,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="5 jobs, and a shorter idle time")
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument(
-        "--rest", type=float, default=330.0, help="seconds in which nothing happens"
+        "--rest", type=float, default=330.0, help="seconds in which jobs only train"
     )
     given = parser.parse_args()
     print_origin()
@@ -107,8 +108,8 @@ _MEANINGS = {
     "taken_up_cpu": "the same of one job, s of CPU",
     "memory_per_job": "memory of one job followed, MiB",
     "memory_peak": "memory of the process at its highest, MiB",
-    "cpu_percent": "CPU of all while nothing happens, % of a core",
-    "requests_per_minute": "requests of one job while nothing happens, a minute",
+    "cpu_percent": "CPU of all while they train, % of a core",
+    "requests_per_minute": "requests of one job while it trains, a minute",
     "end_cpu": "CPU from event to action, mean, s",
     "event_to_action_median": "event to action, median, s",
     "event_to_action_max": "event to action, longest, s",
@@ -177,7 +178,7 @@ async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
     """Run the triggers of all jobs from start to end."""
     import structlog
 
-    from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
+    from aerotrain_airflow.kubernetes.trigger import JobTrigger
 
     # Airflow's default is stdout, which is for the report alone.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
@@ -230,14 +231,22 @@ async def _first_event(trigger: Any) -> tuple[float, Mapping[str, Any]]:
 
 
 async def _idle(double: Double, jobs: int, seconds: float) -> dict[str, float]:
-    """The cost of waiting."""
+    """The cost of waiting while every chief logs its progress."""
+
+    def log() -> None:
+        for number in range(jobs):
+            line = f"progress step={time.monotonic():.0f} steps=100000 loss=0.2310"
+            double.do("say", name=f"train-{number}-chief", lines=[line])
+
     first = len(await asyncio.to_thread(double.do, "requests"))
     cpu, began = time.process_time(), time.monotonic()
-    await asyncio.sleep(seconds)
+    while time.monotonic() < began + seconds:
+        await asyncio.to_thread(log)
+        await asyncio.sleep(LINE_EVERY)
     taken, passed = time.process_time() - cpu, time.monotonic() - began
     asked = await asyncio.to_thread(double.do, "requests", after=first)
     kinds = Counter(f"{each['verb']} {each['resource']}" for each in asked)
-    print(f"while nothing happened, for {passed:.0f} s: {dict(kinds)}", file=sys.stderr)
+    print(f"in {passed:.0f} s of training: {dict(kinds)}", file=sys.stderr)
     return {
         "cpu_percent": 100 * taken / passed,
         "requests_per_minute": 60 * len(asked) / passed / jobs,

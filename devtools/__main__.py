@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.store.errors import FULL
+from aerotrain.supervisor.processes import send
 from devtools.dag_names import check_dag
 from devtools.dag_run import run_once
 from devtools.environment import BUCKET, HOST, PORT, base_url
@@ -299,8 +300,7 @@ def _down(home: Home) -> int:
             f"a `make run` (process {other.pid}) is using {home.root}; stop it with Ctrl-C there"
         )
     if other is not None:
-        with suppress(ProcessLookupError):  # it has just ended
-            os.kill(other.pid, signal.SIGTERM)
+        send([other.pid], signal.SIGTERM)
         _show_restarts(home)
         wait_until_free(home)
     left = end_marked(home.root)

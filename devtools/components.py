@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.supervisor.processes import send, session_of
 from devtools import preloaded
 from devtools.home import Home
 from devtools.restarts import Restartable, last_lines
@@ -26,7 +27,7 @@ _OF_TASKS = (
     "airflow.sdk.execution_time.task_runner",
     "aerotrain_airflow.steps",
     "aerotrain_airflow.params",
-    "aerotrain_airflow.backends.process.backend",
+    "aerotrain.launch.process.backend",
     "airflow.providers.amazon.aws.hooks.base_aws",
 )
 MODULES: Mapping[str, Sequence[str]] = {
@@ -158,8 +159,7 @@ class Component(Restartable):
     def kill(self) -> None:
         """Kill the process, but none of its children."""
         if self._exit_code is None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            send([self.pid], signal.SIGKILL)  # not waited for, so that it is no other one
             with suppress(FinalError):
                 self.exit_code()
 
@@ -171,16 +171,8 @@ def _end_idle(session: int) -> bool:
     there are any.
     """
     parents = {each.pid: each.info["ppid"] for each in psutil.process_iter(["ppid"])}
-    members = [pid for pid in parents if _session_of(pid) == session]
+    members = [pid for pid in parents if session_of(pid) == session]
     for pid in members:
         if parents[pid] not in members and pid not in parents.values():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            send([pid], signal.SIGKILL)
     return bool(members)
-
-
-def _session_of(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return None

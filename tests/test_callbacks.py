@@ -1,6 +1,8 @@
 """Callbacks: which calls they receive, what they may change, and which state they keep."""
 
 import json
+import re
+from contextlib import chdir
 
 import keras
 import numpy as np
@@ -16,21 +18,22 @@ from aerotrain.training.evaluator import checkpoints_to_come
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import download
+from aerotrain.training.model.callback_kinds import kind_of, rows
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
-from support.training_fixtures import input_pipeline_of, read_until
+from support.training_fixtures import input_pipeline_of, read_until, start_python
 
 pytestmark = pytest.mark.process
 
 STEPS_PER_EPOCH = 40
 
 
-def train(digits, name, callbacks, **arguments):
+def train(digits, name, callbacks, model="calling", **arguments):
     """The trained model of a run with callbacks of those names and options."""
     hparams = {"callbacks": callbacks, **arguments.pop("hparams", {})}
     replica = digits.replica(
-        "train", name, model="calling", data=digits.data, hparams=hparams, **arguments
+        "train", name, model=model, data=digits.data, hparams=hparams, **arguments
     )
     return ModelManifest.load(run(replica))
 
@@ -41,10 +44,10 @@ def weights_of(digits, trained, scratch):
     return trained.restore(user, spec, scratch).get_weights()
 
 
-def fit(digits, callbacks, number, **hparams):
+def fit(digits, callbacks, number, module="calling", **hparams):
     """The model that ``fit`` trains on the same batches, and its history."""
-    dataset, user = load_dataset(digits.data), UserCode.load("calling")
-    replica = digits.replica("train", f"fit-{number}", model="calling", data=digits.data)
+    dataset, user = load_dataset(digits.data), UserCode.load(module)
+    replica = digits.replica("train", f"fit-{number}", model=module, data=digits.data)
     feed = input_pipeline_of(replica, dataset, user)
     batches = feed.local(0)
     validation = dataset.splits["validation"]
@@ -84,25 +87,41 @@ def test_early_stopping_ends_training_at_the_epoch_of_fit_with_the_best_weights(
     assert again.step == ours.step  # another try of a stopped run leaves it stopped
 
 
-def test_a_learning_rate_that_a_callback_reduces_applies_from_the_next_step(digits, tmp_path):
-    options = {"monitor": "loss", "patience": 1, "factor": 0.1, "min_delta": 0.3}
-    ours = train(digits, "plateau", {"ReduceLROnPlateau": options}, epochs=6)
-    model, _ = fit(digits, [keras.callbacks.ReduceLROnPlateau(**options)], 6)
-    assert float(model.optimizer.learning_rate) < 0.05
-    for one, other in zip(weights_of(digits, ours, tmp_path), model.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+@pytest.mark.parametrize("stop", ["", "on_train_begin", "on_train_batch_end", "on_test_begin"])
+def test_callbacks_receive_the_calls_of_fit_with_their_arguments(digits, stop):
+    import meddling
+
+    def calls():
+        found = [(*each[:-2], sorted(each[-2]), each[-1]) for each in meddling.RECORDED]
+        values = [value for each in meddling.RECORDED for value in each[-2].values()]
+        meddling.RECORDED.clear()
+        return found, values
+
+    hparams = {"callbacks": ["Recording"], "options": {"stop": stop}}
+    fit(digits, meddling.callbacks(hparams), 2, "meddling")
+    expected, logs = calls()
+    train(
+        digits,
+        f"recorded-{stop}",
+        ["Recording"],
+        "meddling",
+        validate=True,
+        epochs=2,
+        hparams=hparams,
+    )
+    given, own = calls()
+    assert given == expected
+    np.testing.assert_allclose(own, logs, rtol=1e-4)
 
 
-def test_callbacks_are_called_for_every_execution_and_epoch(digits):
+def test_as_many_steps_as_the_user_asks_for_are_between_two_calls(digits, capsys):
     import calling
 
     calling.TOLD.clear()
-    trained = train(digits, "told", {"Telling": {}}, epochs=2, steps_per_execution=15)
-    batches = [each[1] for each in calling.TOLD if each[0] == "batch"]
-    assert batches == [14, 29, 39] * 2
-    assert [each[1] for each in calling.TOLD if each[0] == "epoch"] == [0, 1]
-    assert calling.TOLD[-1][2] == pytest.approx(trained.metrics)
-    assert "val_loss" not in trained.metrics
+    train(digits, "told", {"Telling": {}}, epochs=2, steps_per_execution=15)
+    assert [each[1] for each in calling.TOLD if each[0] == "batch"] == [14, 29, 39] * 2
+    said = "Telling.on_train_batch_end is called once for up to 15 steps (steps_per_execution)"
+    assert capsys.readouterr().out.count(said) == 1
 
 
 def test_the_state_of_callbacks_survives_the_end_of_a_process(digits, capsys, tmp_path):
@@ -120,6 +139,24 @@ def test_the_state_of_callbacks_survives_the_end_of_a_process(digits, capsys, tm
     store = open_store(f"{digits.store}/runs/goes-on/train")
     lines = store.get("logs/log.csv").decode().split()
     assert [line.split(",")[0] for line in lines] == ["epoch", "0", "1", "2"]
+
+
+def test_averages_that_are_in_the_model_when_a_process_ends_are_swapped_back_by_the_next():
+    model = network()
+    model.compile(keras.optimizers.SGD(use_ema=True), "mse")
+    model.optimizer.build(model.trainable_variables)
+    trained = model.get_weights()
+
+    def callbacks(state):
+        found = Callbacks("m", [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)], model, 9)
+        found.begin(state, {})
+        return found
+
+    first = callbacks({})
+    first.epoch_ends(0, {})
+    assert not np.allclose(model.get_weights()[0], trained[0])
+    callbacks(first.remember()[0]).epoch_begins(1)
+    np.testing.assert_allclose(model.get_weights()[0], trained[0], rtol=1e-5)
 
 
 def test_validation_metrics_are_computed_if_validate_is_set(digits, capsys):
@@ -140,19 +177,66 @@ def network():
     return model
 
 
+def test_every_callback_of_keras_has_an_outcome():
+    names = {name for name, _, _ in rows()}
+    assert names == {name for name in dir(keras.callbacks) if not name.startswith("_")}
+
+
+def test_the_callbacks_of_keras_do_what_they_do_under_fit(digits, tmp_path, monkeypatch):
+    import meddling
+
+    monkeypatch.chdir(tmp_path)
+    kept = [each for each in meddling.Every().callbacks if not kind_of(each).instead]
+    meddling.LOOKED.clear()
+    model, _ = fit(digits, kept, 9, "meddling")
+    lines = (tmp_path / "every.csv").read_text().splitlines()
+    trained = train(digits, "every", ["Every"], "meddling", epochs=9, validate=True)
+    assert trained.step == 3 * STEPS_PER_EPOCH
+    ours = (tmp_path / "every.csv").read_text().splitlines()
+    assert ours[0] == lines[0]
+    values = [
+        [[float(value) for value in line.split(",")] for line in each[1:]] for each in (ours, lines)
+    ]
+    np.testing.assert_allclose(*values, rtol=1e-4)
+    fits, owns = meddling.LOOKED[:3], meddling.LOOKED[3:]
+    for (_, logs), (_, expected) in zip(owns, fits, strict=True):
+        assert logs == pytest.approx(expected, rel=1e-4)
+    for one, other in zip(
+        weights_of(digits, trained, tmp_path / "model"), model.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("callback", "words"),
+    [
+        (keras.callbacks.ReduceLROnPlateau("loss"), "ReduceLROnPlateau of callbacks of 'm' sets"),
+        (keras.callbacks.LearningRateScheduler(float), "LearningRateScheduler of .* a schedule"),
+        (keras.callbacks.SwapEMAWeights(), "SwapEMAWeights of callbacks of 'm' .*use_ema=True"),
+    ],
+)
+def test_a_callback_that_the_optimizer_cannot_follow_is_refused(callback, words):
+    model = network()
+    model.compile(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 9)), "mse")
+    with pytest.raises(FinalError, match=words):
+        Callbacks("m", [callback], model, 1)
+
+
 def test_callbacks_that_do_what_the_loop_does_are_left_out_with_a_note(capsys):
     given = [
         keras.callbacks.ModelCheckpoint("a.keras"),
         keras.callbacks.TensorBoard(),
         keras.callbacks.BackupAndRestore("folder"),
         keras.callbacks.TerminateOnNaN(),
+        keras.callbacks.EarlyStopping("loss"),
     ]
-    assert Callbacks("m", given, network(), 1).given == given[3:]
+    assert Callbacks("m", given, network(), 1).given == given[4:]
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [
         "ModelCheckpoint",
         "TensorBoard",
         "BackupAndRestore",
+        "TerminateOnNaN",
     ]
     assert all(" of callbacks of 'm' is left out: " in line for line in lines)
 
@@ -212,6 +296,134 @@ def test_callbacks_of_a_cluster_reduce_the_rate_and_stop(digits, strategy):
         if "_learning_rate" in name
     ]
     assert rate == pytest.approx(0.05 / 2**3)
+
+
+@pytest.fixture(scope="module")
+def meddled(digits, tmp_path_factory):
+    """The weights of ``fit`` with all callbacks that change the model, and what they saw."""
+    import meddling
+
+    hparams = {"callbacks": meddling.ALL}
+    meddling.LOOKED.clear()
+    with chdir(tmp_path_factory.mktemp("saved")):
+        model, history = fit(digits, meddling.callbacks(hparams), 9, "meddling")
+    return model.get_weights(), history, list(meddling.LOOKED)
+
+
+def test_what_a_callback_changes_reaches_every_replica(digits, meddled, tmp_path):
+    import meddling
+
+    weights, history, looked = meddled
+    with digits.cluster(
+        "meddled",
+        strategy="multi_worker_mirrored",
+        model="meddling",
+        epochs=9,
+        validate=True,
+        hparams={"callbacks": meddling.ALL},
+    ) as processes:
+        said = processes["chief"].communicate(timeout=120)[0]
+        assert processes["chief"].returncode == ExitCode.OK, said
+        assert processes["worker-0"].wait(60) == ExitCode.OK
+    trained = ModelManifest.load(f"{digits.store}/runs/meddled/train/model.json")
+    assert trained.step == 2 * STEPS_PER_EPOCH + 7
+    assert trained.metrics["val_loss"] == pytest.approx(history["val_loss"][-1], rel=1e-3)
+    assert said.count("looked at") == 3
+    for mean, loss, same in looked:
+        assert same
+        assert f"looked at {mean:.4f} {loss:.4f} True" in said
+    for one, other in zip(weights_of(digits, trained, tmp_path), weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_callbacks_compute_with_a_model_whose_weights_are_on_a_ps(digits):
+    import meddling
+
+    with digits.cluster(
+        "looked", model="meddling", epochs=9, validate=True, hparams={"callbacks": meddling.ALL}
+    ) as processes:
+        said = processes["chief"].communicate(timeout=120)[0]
+        assert processes["chief"].returncode == ExitCode.OK, said
+    assert said.count("looked at") == said.count(" True\n") == 3
+    assert "Clipping.on_train_batch_begin is called once for up to 50 steps" in said
+
+
+@pytest.mark.parametrize(
+    ("callback", "words"),
+    [
+        (
+            "Fitting",
+            r"Fitting \(line 1\d\d of meddling.py, in on_epoch_end\) calls fit of the model",
+        ),
+        (
+            "Calling",
+            r"calls a layer .* 'dtensor' \(line \d+ of meddling.py, in on_epoch_end\); use",
+        ),
+    ],
+)
+def test_what_a_callback_cannot_do_on_a_mesh_is_refused(digits, callback, words):
+    import meddling
+
+    _, history = fit(digits, [meddling.Saturating()], 3, "meddling")
+    with digits.cluster(
+        f"refused-{callback}",
+        strategy="dtensor",
+        model="meddling",
+        epochs=9,
+        hparams={"callbacks": ["Saturating", callback]},
+    ) as processes:
+        said = processes["chief"].communicate(timeout=120)[0]
+        assert processes["chief"].returncode == ExitCode.FINAL
+    for epoch, loss in enumerate(history["loss"][: 3 if callback == "Fitting" else 1], 1):
+        assert f"epoch {epoch} of 9: loss={loss:.4f}" in said
+    assert re.search(f"error: .*{words}", said), said
+
+
+ON_TWO_DEVICES = """
+import sys
+from pathlib import Path
+import tensorflow as tf
+[cpu] = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from aerotrain.contract.job import Job
+from aerotrain.replica import Replica
+from aerotrain.standalone import CHIEF
+from aerotrain.train import run
+for number, job in enumerate(map(Job.from_json, sys.argv[1:])):
+    scratch = Path(str(number))
+    scratch.mkdir()
+    print(job.strategy, run(Replica(job=job, name=CHIEF, attempt="1", scratch=scratch)))
+"""
+
+
+def test_what_a_callback_changes_reaches_every_device(digits, meddled, tmp_path):
+    import meddling
+
+    strategies = {
+        "mirrored": meddling.ALL,
+        "central_storage": meddling.ALL,
+        "dtensor": meddling.ON_MESH,
+    }
+    given = {"model": "meddling", "data": digits.data, "epochs": 9, "validate": True}
+    jobs = [
+        digits.job(
+            "train",
+            f"devices-{strategy}",
+            {**given, "hparams": {"callbacks": names}},
+            strategy=strategy,
+        )
+        for strategy, names in strategies.items()
+    ]
+    words = ["-c", ON_TWO_DEVICES, *(job.to_json() for job in jobs)]
+    with start_python(words, tmp_path) as process:
+        said = process.communicate(timeout=240)[0]
+    for strategy in strategies:
+        folder = f"{digits.store}/runs/devices-{strategy}/train/model.json"
+        assert strategy in said, said
+        trained = ModelManifest.load(folder)
+        own = weights_of(digits, trained, tmp_path / strategy)
+        for one, other in zip(own, meddled[0], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6, err_msg=strategy)
 
 
 def test_the_evaluator_sees_each_checkpoint_once_until_training_has_ended(tmp_path):

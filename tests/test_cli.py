@@ -184,9 +184,11 @@ REPLICAS = """
 import os, sys
 from pathlib import Path
 from aerotrain.contract.job import Job
-from aerotrain.contract.replicas import Role
-from aerotrain.standalone import run_replicas
-sys.exit(run_replicas(Job.from_json(os.environ["TESTED"]), Path.cwd(), os.environ))
+from aerotrain.standalone import remove_at_exit, run_replicas
+scratch = Path.cwd() / "scratch"
+scratch.mkdir()
+remove_at_exit(scratch)
+sys.exit(run_replicas(Job.from_json(os.environ["TESTED"]), scratch, os.environ))
 """
 
 
@@ -209,8 +211,8 @@ def replicas_of(folder: Path, **does: Any) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("does", "code"), [("crash", 65), ("fail_for_now", 75), ("vanish", 137)])
-def test_several_replicas_end_with_the_exit_code_of_the_one_that_failed(tmp_path, does, code):
+@pytest.mark.parametrize(("does", "code"), [("crash", 65), ("fail_for_now", 75), ("vanish", 75)])
+def test_several_replicas_end_with_the_kind_of_the_failure(tmp_path, does, code):
     with replicas_of(tmp_path, chief="serve", worker=does, ps="serve") as process:
         said = process.communicate(timeout=120)[0]
     assert process.returncode == code, said
@@ -218,8 +220,8 @@ def test_several_replicas_end_with_the_exit_code_of_the_one_that_failed(tmp_path
 
 
 @pytest.mark.process
-def test_a_failed_evaluator_does_not_end_the_others_and_every_line_is_printed(tmp_path):
-    roles = {"chief": "finish_late", "worker": "serve", "ps": "serve", "evaluator": "fail"}
+def test_a_lost_evaluator_does_not_end_the_others_and_every_line_is_printed(tmp_path):
+    roles = {"chief": "finish_late", "worker": "serve", "ps": "serve", "evaluator": "vanish_once"}
     with replicas_of(tmp_path, **roles) as process:
         said = process.communicate(timeout=120)[0]
     assert process.returncode == ExitCode.OK, said
@@ -241,7 +243,7 @@ def test_a_data_worker_that_would_fail_again_ends_the_command(tmp_path, does):
     roles = {"chief": "serve", "worker": "serve", "ps": "serve", "dispatcher": "serve"}
     with replicas_of(tmp_path, **roles, input=does) as process:
         said = process.communicate(timeout=120)[0]
-    assert process.returncode == (ExitCode.FINAL if does == "fail" else 137), said
+    assert process.returncode == (ExitCode.FINAL if does == "fail" else ExitCode.TEMPORARY), said
     assert said.count("it is restarted") == (0 if does == "fail" else 3)
 
 
@@ -332,9 +334,8 @@ def test_the_replicas_end_with_ctrl_c(tmp_path, digits):
         read_until(process, "[chief] epoch 1 of")
         replicas = [psutil.Process(each) for each in processes_of(f"{tmp_path}/")]
         assert len(replicas) >= 4
-        assert {" ".join(each.cmdline()) for each in replicas} == {
-            " ".join(psutil.Process(process.pid).cmdline())
-        }, "they are forked, so that TensorFlow is imported once"
+        commands = {" ".join(each.cmdline()) for each in replicas}
+        assert len(commands) == 1, "they are forked, so that TensorFlow is imported once"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == ExitCode.TERMINATED
     wait_for("the replicas to end", lambda: not processes_of(f"{tmp_path}/"), 60)

@@ -66,6 +66,20 @@ class Adding(layers.Layer):
         return x
 
 
+class Remembering(layers.Layer):
+    """Divides by a moving mean of its own, which it updates first; counts its calls."""
+
+    def build(self, _shape):
+        own = {"shape": (), "trainable": False}
+        self.scale = self.add_weight(**own, initializer="ones", name="scale")
+        self.calls = self.add_weight(**own, initializer="zeros", dtype="int32", name="calls")
+
+    def call(self, x):
+        self.scale.assign(0.9 * self.scale + 0.1 * keras.ops.mean(keras.ops.abs(x)))
+        self.calls.assign_add(1)
+        return x / self.scale
+
+
 class Seeing(keras.Sequential):
     """Measures its own outputs while it is called: their mean, and the largest of them."""
 
@@ -187,6 +201,7 @@ MODELS = {
     "an added loss and a metric in a layer": lambda: classifier(
         Adding(), layers.BatchNormalization(), layers.Dense(4, kernel_regularizer="l2")
     ),
+    "state of its own": lambda: classifier(Remembering()),
     "a loss of its own": lambda: classifier(model=OwnLoss),
     "metrics of its own call": lambda: classifier(layers.Dropout(0.3), model=Seeing),
     "a frozen layer": frozen,

@@ -9,10 +9,10 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Deadlines
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Failure, Observation, State
-from aerotrain_airflow.controller.controller import Controller
-from aerotrain_airflow.controller.decision import Ended, LastStep, Look, Restart, Wait
-from aerotrain_airflow.controller.history import compacted, size_of
-from aerotrain_airflow.controller.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED
+from aerotrain.launch.controller import Controller
+from aerotrain.launch.decision import Ended, LastStep, Look, Restart, Wait
+from aerotrain.launch.history import compacted, size_of
+from aerotrain.launch.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED
 from test_recovery_matrix import GANG, SERVED, job
 
 ELSEWHERE = "it is restarted, elsewhere if possible"
@@ -68,23 +68,27 @@ class Group:
         self.events += decision.events
         return decision.action
 
-    def restarts(self, step: int | None = 7, **seen: Observation) -> Restart:
+    def restarts(
+        self, step: int | None = 7, trained: float | None = None, **seen: Observation
+    ) -> Restart:
         """The restart after a failure, carried out when due; then 15 minutes pass."""
-        action = self.due(step, **seen)
+        action = self.due(step, trained, **seen)
         assert isinstance(action, Restart), action
         self.counts |= action.counts
         self.now += 900
         return action
 
-    def due(self, step: int | None = 7, **seen: Observation) -> Restart | Ended | Wait:
+    def due(
+        self, step: int | None = 7, trained: float | None = None, **seen: Observation
+    ) -> Restart | Ended | Wait:
         """The decision after its wait is over."""
-        action = self.sees(step, **seen)
+        action = self.sees(step, trained, **seen)
         while isinstance(action, Wait) and any(
             each.event is EventType.DETECT and each.at == self.events[-1].at
             for each in self.events[-1:]
         ):
             self.now = action.until
-            action = self.sees(step, **seen)
+            action = self.sees(step, trained, **seen)
         return action
 
 
@@ -231,6 +235,19 @@ def test_different_errors_or_steps_do_not_count_as_a_repetition(
     for _ in range(2):
         of.restarts(chief=lost(), step=40)
     assert isinstance(of.due(chief=third, step=step), Restart)
+
+
+@pytest.mark.parametrize(
+    ("step", "trained"),
+    [(None, None), (40, 999.0)],
+    ids=["no line was read", "only lines from before its restarts were read"],
+)
+def test_failures_at_steps_that_are_unknown_do_not_count_as_a_repetition(
+    step: int | None, trained: float | None
+) -> None:
+    of = Group(crashes=50)
+    for _ in range(6):
+        of.restarts(chief=lost(), step=step, trained=trained)
 
 
 def test_a_replica_that_is_killed_three_times_at_one_step_is_restarted() -> None:

@@ -15,18 +15,18 @@ import yaml
 
 from aerotrain.cli import parse
 from aerotrain.contract.job import Job
-from aerotrain_airflow.backends.kubernetes.access import (
+from aerotrain_airflow.kubernetes.access import (
     OPTIONAL as OPTIONAL_ACCESS,
 )
-from aerotrain_airflow.backends.kubernetes.access import (
+from aerotrain_airflow.kubernetes.access import (
     REQUIRED,
     WITH_KUEUE,
     WITH_VOLCANO,
     Access,
 )
-from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
-from aerotrain_airflow.backends.kubernetes.serving import server_pod
-from aerotrain_airflow.backends.kubernetes.template import read_template
+from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
+from aerotrain_airflow.kubernetes.serving import server_pod
+from aerotrain_airflow.kubernetes.template import read_template
 from aerotrain_airflow.settings import Settings
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -90,7 +90,7 @@ def test_the_role_grants_exactly_what_the_launcher_needs(
 
 
 def test_the_server_of_a_model_pulls_what_is_promoted_into_the_folder_that_it_watches() -> None:
-    deployment, service = documents("serving/flats.yaml")
+    deployment, _, service = documents("serving/flats.yaml")
     pod = deployment["spec"]["template"]["spec"]
     server, puller = pod["containers"]
     first = pod["initContainers"][0]
@@ -103,6 +103,19 @@ def test_the_server_of_a_model_pulls_what_is_promoted_into_the_folder_that_it_wa
     for each in (first, server, puller):
         assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
+
+
+def test_servers_of_several_replicas_are_spread_and_not_drained_together() -> None:
+    there = [each for file in MANIFESTS for each in documents(str(file))]
+    budgets = [each["spec"] for each in there if each["kind"] == "PodDisruptionBudget"]
+    several = [each for each in there if (each.get("spec") or {}).get("replicas", 1) > 1]
+    assert several
+    for each in several:
+        template = each["spec"]["template"]
+        own = {"matchLabels": template["metadata"]["labels"]}
+        assert {"maxUnavailable": 1, "selector": own} in budgets
+        [spread] = template["spec"]["topologySpreadConstraints"]
+        assert (spread["topologyKey"], spread["labelSelector"]) == ("kubernetes.io/hostname", own)
 
 
 def test_an_inference_service_of_kserve_pulls_one_version_into_the_folder_that_it_serves() -> None:

@@ -137,6 +137,10 @@ def test_numbers_are_the_shortest_that_are_the_same_and_may_be_nan(ask):
         ({"instances": [[1, 2, 3]]}, "input x has shape [1, 3], expected (None, 2)"),
         ({"instances": [{"y": 1}]}, "JSON object: does not have named input: y"),
         ({"inputs": {"y": 1}}, "Missing named input: x in 'inputs' object."),
+        (
+            {"signature_name": "describe", "inputs": {"name": ["a", "b", "c"], "count": [1, 2]}},
+            "inputs have different numbers of records: count has 2, name has 3",
+        ),
         ({"signature_name": "other", "inputs": 1}, 'name: "other" not found in signature def'),
         ({"signature_name": 3, "inputs": 1}, "'signature_name' key must be a string"),
         (

@@ -293,15 +293,6 @@ def test_a_retrained_model_is_exported_as_another_version(digits, trained, tmp_p
     assert described(b"first", step=document["step"] + 1) != first
 
 
-def test_a_changed_transform_is_exported_as_another_version(digits, trained, tmp_path):
-    (tmp_path / "small.py").write_text("def transform(features): ...\n")
-    job = digits.replica("export", "code", model=trained, data=digits.data).job
-    arguments = ExportArguments.of(job.arguments)
-    first = export.description(replace(job, code=str(tmp_path)), arguments)
-    (tmp_path / "small.py").write_text("def transform(features): return features\n")
-    assert export.description(replace(job, code=str(tmp_path)), arguments) != first
-
-
 def test_an_exported_model_with_different_predictions_is_not_published(digits):
     model = train(digits.replica("train", "waver", model="wavering", data=digits.data, epochs=1))
     serving = open_store(digits.store).child("serving")

@@ -183,19 +183,6 @@ def test_the_time_until_the_task_resumes_after_the_end_of_its_group_does_not_cou
     assert found.wall == 10
 
 
-def test_the_event_log_of_a_run_that_began_under_an_earlier_version_is_continued(
-    tmp_path: Path,
-) -> None:
-    store = open_store(tmp_path.as_uri())
-    inside, outside = entry(EventType.TRAIN, 5, step=9, seconds=4), entry(EventType.START, 0)
-    store.put("ledger-chief.jsonl", inside.to_json().encode())
-    earlier = {"version": 1, "entries": [json.loads(outside.to_json())]}
-    store.put("ledger.json", json.dumps(earlier).encode())
-    assert record([entry(EventType.START, 20)], store, now=30) is not None
-    whole = json.loads(store.get("events.json"))
-    assert [each["at"] for each in whole["events"]] == [0, 5, 20, 30]
-
-
 def test_a_step_without_training_and_failures_writes_no_event_log(
     tmp_path: Path,
 ) -> None:

@@ -255,7 +255,7 @@ def lines_of_epochs(said):
 
 
 def test_validation_measures_the_current_weights_and_remembers_the_best(context):
-    hook = ValidationHook(context)
+    hook = ValidationHook(context, UserCallbacks(context))
     state = begin(context, hook)
     weights = context.model.get_weights()
     context.model.set_weights([np.zeros_like(each) for each in weights])
@@ -271,14 +271,14 @@ def test_validation_measures_the_current_weights_and_remembers_the_best(context)
     context.model.layers[-1].bias.assign(np.arange(10.0))
     hook.on_epoch_end(state)
     assert not state.is_best
-    later = ValidationHook(context)
+    later = ValidationHook(context, UserCallbacks(context))
     later.on_start(state, SavedState(about=best))
     later.on_epoch_end(state)
     assert not state.is_best, "the best of the process before is better"
     context.model.set_weights(weights)
 
 
-def test_callbacks_are_called_in_the_scope_of_the_loop_and_their_state_is_saved(context, capsys):
+def test_callbacks_are_called_at_the_points_of_the_loop_and_their_state_is_saved(context, capsys):
     import calling
 
     hook = UserCallbacks(context)

@@ -60,7 +60,7 @@ def written(folder: Path, numbers, schema=SCHEMA, **features) -> list[Shard]:
 
 @contextmanager
 def batches_from(
-    tmp_path, shards, *, schema=SCHEMA, batch_size=4, begin=(0, 0), ends=True, **order
+    tmp_path, shards, *, schema=SCHEMA, batch_size=4, begin=(0, 0), ends=True, drop=False, **order
 ):
     """Endless batches of the numbers in the shards of the folder ``store``, as lists."""
     rows = layout_of(schema, shards)
@@ -76,7 +76,7 @@ def batches_from(
     supply.start()
     windows = windows_from(f"{scratch}/", rows.width if rows else None)
     try:
-        dataset = ready(batches_of(windows, batch_size), schema, number)
+        dataset = ready(batches_of(windows, batch_size, drop_remainder=drop), schema, number)
         yield (batch.numpy().tolist() for batch in dataset)
     finally:
         supply.stop()
@@ -98,6 +98,13 @@ def test_each_epoch_has_every_record_once_in_another_order(tmp_path, shards):
     assert [sorted(order) for order in orders] == [list(range(23))] * 3
     assert orders[0] != orders[1] != orders[2] != orders[0]
     assert [len(batch) for batch in batches] == [4, 4, 4, 4, 4, 3] * 3
+
+
+def test_a_remainder_that_is_dropped_ends_its_epoch(tmp_path, shards):
+    for window_bytes in (350, 2**20):
+        with batches_from(tmp_path, shards, drop=True, window_bytes=window_bytes) as batches:
+            epochs = [flat(islice(batches, 5)) for _ in range(3)]
+        assert all(len(set(epoch)) == 20 for epoch in epochs)
 
 
 def test_the_seed_determines_the_order(tmp_path, shards):

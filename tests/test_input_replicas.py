@@ -8,7 +8,7 @@ from aerotrain.contract.environment import cluster_of
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Role
 from aerotrain.replica import Replica
-from aerotrain.standalone import reserved_addresses
+from aerotrain.supervisor.ports import reserved_addresses
 from aerotrain.training.input.service import dispatcher, input_server
 from aerotrain.training.servers import serve
 
@@ -20,7 +20,7 @@ FED = tuple(ReplicaSpec(role=role) for role in (Role.CHIEF, Role.INPUT, Role.DIS
 @pytest.mark.parametrize("role", [Role.DISPATCHER, Role.INPUT])
 def test_a_port_in_use_is_a_temporary_error(digits, role, tmp_path):
     job = digits.job("train", "taken", {"model": "small", "data": digits.data}, replicas=FED)
-    with reserved_addresses(job) as addresses:
+    with reserved_addresses(job) as (addresses, _):
         refuses_a_taken_port(job, role, addresses, tmp_path)
 
 

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.training.internals import keras3
+from aerotrain.training.steps.fused import fuse
 
 pytestmark = pytest.mark.process
 
@@ -59,3 +60,17 @@ def test_a_stateless_update_computes_what_the_optimizer_assigns(kind):
     assigned = updated(lambda optimizer, *given: optimizer.apply(*given))
     for given, expected in zip(updated(stateless), assigned, strict=True):
         np.testing.assert_allclose(given, expected, rtol=1e-6)
+
+
+def test_adam_of_one_operation_computes_in_the_precision_of_its_variable():
+    def updated(change):
+        weight = keras.Variable(np.linspace(1, 2, 6), dtype="float64")
+        optimizer = optimizers.Adam(0.1)
+        change(optimizer)
+        optimizer.build([weight])
+        for number in range(3):
+            optimizer.apply([tf.constant(weight.numpy() * number - 0.3)], [weight])
+        return weight.numpy()
+
+    fused = updated(lambda optimizer: fuse(optimizer, least=0))
+    np.testing.assert_allclose(fused, updated(lambda _: None), rtol=1e-12)

@@ -16,7 +16,7 @@ import yaml
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain_airflow.backends.base import LogLine
+from aerotrain.launch.backend import LogLine
 from aerotrain_airflow.goodput import goodput_of
 from aerotrain_airflow.metrics import JobMetrics
 from support.otlp_collector import otlp_collector
@@ -102,7 +102,7 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain_airflow.backends.base import LogLine
+from aerotrain.launch.backend import LogLine
 from aerotrain_airflow.goodput import goodput_of
 from aerotrain_airflow.metrics import JobMetrics
 

@@ -19,6 +19,7 @@ from kubernetes_asyncio.client import ApiClient, ApiException, CoreV1Api
 from kubernetes_asyncio.config import load_kube_config
 from kubernetes_asyncio.watch import Watch
 
+from aerotrain.supervisor.processes import is_alive
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import forwarded
 
@@ -126,8 +127,7 @@ def test_deleting_an_owner_deletes_its_dependants_and_their_processes(
     cluster.wait_for(lambda: "deletionTimestamp" in (cluster.pod("a") or owned)["metadata"])
     cluster.wait_for(lambda: cluster.pod("a") is None)
     # The process that adopts orphans may leave them as zombies.
-    left = [child for child in children if child.is_running()]
-    assert not [child for child in left if child.status() != psutil.STATUS_ZOMBIE]
+    assert not [child for child in children if is_alive(child.pid)]
 
 
 @pytest.mark.process

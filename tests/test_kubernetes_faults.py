@@ -1,18 +1,22 @@
 """What the launcher of pods does while the API fails as real ones do."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.kubernetes import backend as backend_module
-from aerotrain_airflow.backends.kubernetes import lifecycle, watch
-from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
-from aerotrain_airflow.backends.kubernetes.lines import LONGEST
-from aerotrain_airflow.backends.kubernetes.plan import PodSettings
-from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain.launch.backend import LogLine
+from aerotrain.launch.launcher import Launcher
+from aerotrain_airflow.kubernetes import backend as backend_module
+from aerotrain_airflow.kubernetes import lifecycle, logs, watch
+from aerotrain_airflow.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.kubernetes.identity import POSITIONS
+from aerotrain_airflow.kubernetes.lines import LONGEST
+from aerotrain_airflow.kubernetes.plan import PodSettings
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import ALONE, CONN_ID, described
@@ -74,6 +78,42 @@ def test_each_line_is_passed_on_once_although_its_stream_is_cut(followed: Imagin
     followed.become(statuses.exited(0))
     followed.end()
     assert followed.lines == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "unable to retrieve container logs for containerd://0f3c",
+        'failed to try resolving symlinks in path "/var/log/pods/replica/0.log"\n',
+        "rpc error: code = NotFound desc = an error occurred\nmore of it\n",
+    ],
+)
+def test_an_error_of_a_kubelet_in_place_of_a_log_is_no_line_and_no_position(
+    followed: ImaginedGroup, answer: str
+) -> None:
+    followed.say("one")
+    followed.hears("one")
+    followed.double.hide_log("job-chief", answer, followed.namespace)
+    followed.say("two")
+    followed.become(statuses.exited(139))
+    followed.until_restarted(1)
+    followed.say("three")
+    followed.hears("one", "three")
+    followed.become(statuses.exited(0))
+    assert followed.end().state is State.SUCCEEDED
+
+
+def test_a_stored_position_that_is_no_time_is_ignored(own: KubernetesDouble) -> None:
+    group = ImaginedGroup(own)
+
+    def damage(owner: dict[str, Any]) -> None:
+        owner["metadata"]["annotations"][POSITIONS] = '{"chief": "unable"}'
+
+    own.edit("configmaps", "job", damage, group.namespace)
+    group.followed().say("one")
+    group.hears("one")
+    group.become(statuses.exited(0))
+    assert group.end().state is State.SUCCEEDED
 
 
 def test_reading_continues_after_a_log_is_rotated(followed: ImaginedGroup) -> None:
@@ -153,6 +193,37 @@ def test_a_follower_that_waits_sends_at_most_twelve_requests_a_minute(
     assert followed.end().state is State.SUCCEEDED
 
 
+def test_a_job_that_logs_stores_its_positions_rarely_and_when_its_follower_is_replaced(
+    own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_GATHER", 0.01)
+    group = ImaginedGroup(own)
+    started = _patches(own)
+
+    def take(line: LogLine) -> None:
+        if line.text == "the last":
+            raise InterruptedError("this follower ends")
+        group.lines.append(line.text)
+
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(group.launcher.watch, group.handle, take, until=None)
+        for number in range(20):
+            group.say(f"line {number}")
+            own.wait_for(lambda: first.done() or f"line {number}" in group.lines, "the line")  # noqa: B023
+        group.say("the last")
+        with pytest.raises(InterruptedError):
+            first.result(30)
+    assert _patches(own) == started + 1
+    group.lines.clear()
+    group.followed().become(statuses.exited(0))
+    assert group.end().state is State.SUCCEEDED
+    assert group.lines == ["the last"]
+
+
+def _patches(double: KubernetesDouble) -> int:
+    return sum((each.verb, each.resource) == ("patch", "configmaps") for each in double.requests)
+
+
 def test_a_pod_on_an_unresponsive_node_does_not_delay_the_next_try(
     followed: ImaginedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,3 +246,26 @@ def test_an_api_that_stays_unavailable_fails_the_start_with_a_temporary_error(
     plan = launcher.plan(described("s3://bucket", replicas=ALONE), "try-1")
     with own.away(), pytest.raises(TemporaryError, match="the Kubernetes API does not answer"):
         launcher.start(plan)
+
+
+def test_a_start_waits_until_a_quota_has_room_for_all_pods(
+    own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(lifecycle, "ROOM_EVERY", 0.05)
+    group = ImaginedGroup(own)  # it has one of the two pods of the quota
+    quota = {"kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}}
+    own.create(quota, group.namespace)
+    second = group.launcher_of("try-1")
+    several = group.job_of(
+        name="second", strategy="multi_worker_mirrored", replicas=[*ALONE, {"role": "worker"}]
+    )
+    for name in several.names():
+        own.imagine(f"second-{name}", statuses.running(), group.namespace)
+    with ThreadPoolExecutor(1) as thread:
+        starting = thread.submit(second.start, second.plan(several, "try-1"))
+        own.wait_for(lambda: "second waits for a quota" in caplog.text, "the message")
+        group.launcher.stop(group.handle)
+        assert starting.result(30).endswith("/try-1")
+    assert caplog.text.count("second waits for a quota") == 1
+    assert set(group.uids()) == {"second-chief", "second-worker-0"}

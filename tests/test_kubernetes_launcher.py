@@ -11,10 +11,10 @@ import pytest
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.kubernetes.lines import LONGEST
-from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.controller.decision import Ended
-from aerotrain_airflow.controller.history import with_fewer_workers
+from aerotrain.launch.decision import Ended
+from aerotrain.launch.history import with_fewer_workers
+from aerotrain.launch.launcher import Launcher
+from aerotrain_airflow.kubernetes.lines import LONGEST
 from support.kubernetes_worlds import ALONE, SECRET, World
 
 #: Timeout in seconds on a real cluster of what the double does at once.
@@ -278,10 +278,10 @@ class TestWhatCannotStart:
         world.core.create_namespaced_resource_quota(world.namespace, quota)
         eventually(lambda: quota_of(world).status.hard)
         launcher = world.launcher()
-        plan = launcher.plan(world.job(), "try-1")
+        plan = launcher.plan(world.job(deadlines={"start": 1}), "try-1")
         with pytest.raises(FinalError, match=r"need 4 pods together, and the quota few of .* 2"):
             launcher.check([plan])
-        with pytest.raises(TemporaryError, match="exceeded quota"):
+        with pytest.raises(TemporaryError, match=r"has no room for the job: .*exceeded quota"):
             launcher.start(plan)
         eventually(lambda: not world.pods())
 

@@ -14,13 +14,13 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends import driver
-from aerotrain_airflow.backends.kubernetes import backend as backend_module
-from aerotrain_airflow.backends.kubernetes import group as group_module
-from aerotrain_airflow.backends.kubernetes import lifecycle, trigger
-from aerotrain_airflow.backends.kubernetes.identity import restarts_of
-from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
-from aerotrain_airflow.backends.kubernetes.pod import replica_pod
+from aerotrain.launch import driver
+from aerotrain_airflow.kubernetes import backend as backend_module
+from aerotrain_airflow.kubernetes import group as group_module
+from aerotrain_airflow.kubernetes import lifecycle, trigger
+from aerotrain_airflow.kubernetes.identity import restarts_of
+from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
+from aerotrain_airflow.kubernetes.pod import GRACE, replica_pod
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import CONN_ID, World, connection, described
@@ -133,6 +133,71 @@ def test_a_restart_that_is_not_possible_now_is_carried_out_later(
     assert fault.fits == 5
     [said] = [each for each in caplog.messages if "restarted once that is possible" in each]
     assert says in said
+    assert len([each for each in caplog.messages if each.endswith("restarting chief")]) == 1
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("verb", "resource"),
+    [("get", "configmaps"), ("patch", "configmaps"), ("create", "pods"), ("list", "pods")],
+)
+def test_a_right_that_is_withdrawn_for_a_moment_ends_no_job(
+    own: KubernetesDouble, verb: str, resource: str
+) -> None:
+    imagined = ImaginedGroup(own).followed()
+    own.deny(verb, resource)
+    own.cut_watches()
+    imagined.become(statuses.exited(139))
+    own.wait_for(
+        lambda: any(
+            (each.verb, each.resource, each.status) == (verb, resource, 403)
+            for each in own.requests
+        ),
+        "a request that is not allowed",
+    )
+    own.allow(verb, resource)
+    imagined.until_restarted(1)
+    imagined.become(statuses.exited(0))
+    assert imagined.end().state is State.SUCCEEDED
+
+
+@pytest.mark.process
+def test_a_right_that_stays_withdrawn_leaves_the_job_to_the_retries_of_its_task(
+    own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend_module, "RETRY_FOR", 0.3)
+    imagined = ImaginedGroup(own).followed()
+    own.deny("create", "pods")
+    imagined.become(statuses.exited(139))
+    ended = imagined.end()
+    assert ended.state is State.LOST
+    assert 'cannot create resource "pods"' in ended.reason
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("plural", ["services", "networkpolicies"])
+def test_what_all_pods_need_is_made_again_at_a_restart_and_from_time_to_time(
+    own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch, plural: str
+) -> None:
+    group = ImaginedGroup(own, replicas=SERVED)
+    made = own.find(plural, "job", group.namespace)
+    assert made
+
+    def is_made_again() -> bool:
+        again = own.find(plural, "job", group.namespace) or {}
+        return again.get("spec") == made["spec"]
+
+    first = group.followed()
+    own.delete(plural, "job", group.namespace)
+    first.become(statuses.exited(139), "worker-0")
+    first.until_restarted(1, "worker-0")
+    assert is_made_again()
+    monkeypatch.setattr(group_module, "_RESTORE_EVERY", 0.1)
+    group.follow()
+    own.delete(plural, "job", group.namespace)
+    own.wait_for(is_made_again, f"the {plural}")
+    group.become(statuses.exited(0))
+    assert group.end().state is State.SUCCEEDED
 
 
 @pytest.mark.process
@@ -171,12 +236,14 @@ def test_a_trigger_gives_back_the_pods_of_an_ended_job_before_its_task_resumes(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("code", "kept"), [(139, True), (0, False)])
+@pytest.mark.parametrize(
+    ("code", "kept", "version"), [(139, True, "v1beta1"), (0, False, "v1beta2")]
+)
 def test_kueue_keeps_no_restart_from_starting_and_no_group_after_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kept: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kept: bool, version: str
 ) -> None:
     """Kueue keeps a failed pod until another has replaced it, and replaces no successful one."""
-    with KubernetesDouble(tmp_path, kueue=True) as double:
+    with KubernetesDouble(tmp_path, kueue_version=version) as double:
         monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(Path(double.kubeconfig)))
         group = ImaginedGroup(double, queue="kueue:research", replicas=SERVED)
         workload = group.pod()["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
@@ -201,7 +268,7 @@ def test_kueue_keeps_no_restart_from_starting_and_no_group_after_its_end(
 def test_kueue_keeps_no_quota_of_a_group_whose_owner_was_deleted_by_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with KubernetesDouble(tmp_path, kueue=True) as double:
+    with KubernetesDouble(tmp_path, kueue_version="v1beta1") as double:
         monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(Path(double.kubeconfig)))
         group = ImaginedGroup(double, queue="kueue:research")
         workload = group.pod()["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
@@ -213,6 +280,13 @@ def test_kueue_keeps_no_quota_of_a_group_whose_owner_was_deleted_by_hand(
 
 
 @pytest.mark.process
+def test_a_cluster_without_kueue_is_told_from_one_without_the_queue(own: KubernetesDouble) -> None:
+    group = ImaginedGroup(own, queue="kueue:research")
+    with pytest.raises(FinalError, match=r"serves no API kueue\.x-k8s\.io.* have Kueue installed"):
+        group.launcher.check([group.launcher.plan(group.job, "try-1")])
+
+
+@pytest.mark.process
 def test_a_job_may_wait_in_a_queue_for_hours_and_the_log_has_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -220,7 +294,7 @@ def test_a_job_may_wait_in_a_queue_for_hours_and_the_log_has_the_reason(
     monkeypatch.setattr(group_module, "_ASK_KUEUE_EVERY", 0.1)
     message = "insufficient unused quota for cpu in flavor default, 200m more needed"
     pending = {"type": "QuotaReserved", "status": "False", "message": message}
-    with KubernetesDouble(tmp_path, kueue=True) as double:
+    with KubernetesDouble(tmp_path, kueue_version="v1beta2") as double:
         monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(Path(double.kubeconfig)))
         group = ImaginedGroup(double, {"chief": statuses.gated()}, queue="kueue:research")
         with pytest.raises(FinalError, match="there is no LocalQueue research in namespace"):
@@ -274,6 +348,22 @@ def test_a_pod_on_an_unresponsive_node_is_replaced_without_waiting(
     imagined.until_restarted(1)
     imagined.become(statuses.exited(0))
     assert imagined.end().state is State.SUCCEEDED
+
+
+@pytest.mark.process
+def test_a_pod_has_the_grace_period_of_its_template_before_it_is_replaced(
+    own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "DELETED_WITHIN", 1.0)
+    template = {"spec": {"terminationGracePeriodSeconds": GRACE + 4}}
+    group = ImaginedGroup(own, replicas=[{"role": "chief", "pod": template}]).followed()
+    own.hold("job-chief", group.namespace)
+    own.delete("pods", "job-chief", group.namespace)
+    began = time.monotonic()
+    group.until_restarted(1)
+    assert time.monotonic() - began >= 5.0
+    group.become(statuses.exited(0))
+    assert group.end().state is State.SUCCEEDED
 
 
 def test_a_pod_restarts_under_its_address_on_another_node_with_more_memory() -> None:

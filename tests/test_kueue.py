@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
-from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.controller.decision import Ended
+from aerotrain.launch.decision import Ended
+from aerotrain.launch.launcher import Launcher
+from aerotrain_airflow.kubernetes.backend import KubernetesBackend
 from support.kubernetes_worlds import CONN_ID, World, connection
 from test_kubernetes_launcher import eventually
 

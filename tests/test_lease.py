@@ -238,19 +238,6 @@ class Away:
         return call
 
 
-def test_a_lease_of_an_earlier_version_counts_as_token_0(store: Store) -> None:
-    store.put(KEY, b'{"attempt": "first", "place": "here", "renewals": 3}')
-    second = taken(store, "second")
-    assert second.token == 1
-
-
-def test_the_restart_count_in_a_lease_of_the_previous_version_is_known(store: Store) -> None:
-    restarted = {"holder": "x", "attempt": "first", "place": "here", "generation": 1, "token": 1}
-    store.put(KEY, json.dumps(restarted).encode())
-    with pytest.raises(SupersededError):
-        lease(store, restarts=0).take()
-
-
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"attempt": "x", "token": "high"}'])
 def test_an_invalid_lease_object_is_refused(store: Store, content: bytes) -> None:
     store.put(KEY, content)

@@ -12,8 +12,8 @@ from aerotrain.training.input.batches import every_record
 from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.callbacks import Callbacks
-from aerotrain.training.model.checks import check_additive_metrics
 from aerotrain.training.model.code import UserCode, features_and_label
+from aerotrain.training.model.whole_batches import check_additive_metrics
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.metric_state import MetricState, numbers
 from aerotrain.training.steps.step import TrainStep
@@ -137,6 +137,8 @@ def callbacks(*given):
             "EarlyStopping of callbacks of 'm' monitors 'val_auc_1', which is not logged, did you "
             "mean 'val_auc'.*what is: val_auc, auc, val_loss, loss",
         ),
+        (keras.callbacks.EarlyStopping, "Loss", r"did you mean 'loss'\?; what is: loss, "),
+        (keras.callbacks.EarlyStopping, "val_AUC", r"did you mean 'val_auc'\?; what is: val_auc, "),
         (keras.callbacks.ReduceLROnPlateau, "acc", "ReduceLROnPlateau .* monitors 'acc'"),
         (type("Mine", (keras.callbacks.EarlyStopping,), {}), "acc", "Mine of .* monitors 'acc'"),
     ],

@@ -2,10 +2,12 @@
 
 import textwrap
 
+import keras
 import pytest
 import tensorflow as tf
 
-from aerotrain.contract.errors import ExitCode, FinalError
+from aerotrain.contract.errors import ExitCode, FinalError, message_of
+from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.mistakes import explained
 
@@ -112,3 +114,46 @@ def test_a_label_out_of_range_is_explained_on_parameter_servers(digits):
         said, _ = processes["chief"].communicate(60)
         assert processes["chief"].wait(60) == ExitCode.FINAL
     assert "has outputs for the labels 0 to 4 (compiled in line" in said
+
+
+def test_a_process_that_computes_alone_over_all_replicas_is_no_lost_process(tmp_path):
+    code = UserCode("m", None, None)
+    said = "Collective ops is aborted by: Collective instance 118 expected type 0 but got type 1"
+    translated = errors_translated(code, None, "", "train", tmp_path)  # no record is read
+    with pytest.raises(FinalError, match="no callback of 'm' compute over all"), translated:
+        raise tf.errors.InternalError(None, None, said)
+
+
+class OfTwoValuesError(Exception):
+    def __init__(self, one, other):
+        super().__init__(one, other)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (KeyError("units"), "units"),
+        (AttributeError("no units"), "no units"),
+        (ValueError("it is long\n\nand has an end"), "it is long\n\nand has an end"),
+        (tf.errors.InvalidArgumentError(None, None, "no units"), "no units"),
+        (OfTwoValuesError("one", 2), "one"),
+        (AssertionError(), ""),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_in_a_layer_is_reported_without_the_arguments_of_the_layer(error, message):
+    class Raising(keras.layers.Layer):
+        def call(self, x, **kwargs):
+            raise error
+
+    with pytest.raises(Exception, match=r"inspect\._empty") as raised:
+        Raising()(tf.zeros([1]))
+    assert message_of(raised.value) == message
+
+
+def test_an_error_in_a_layer_of_keras_2_is_reported_without_its_arguments():
+    where = "layer 'dense' (type Dense)"
+    text = (
+        f"Exception encountered when calling {where}.\n\nbad\n\nCall arguments received by {where}:"
+    )
+    assert message_of(ValueError(f"{text}\n  • inputs=1")) == "bad"

@@ -11,7 +11,7 @@ import pytest
 
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
-from aerotrain_airflow.backends.kubernetes.states import created_at
+from aerotrain_airflow.kubernetes.states import created_at
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import World

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,16 @@ def test_a_result_of_the_same_inputs_is_taken_over_where_the_run_asks_for_it(
         assert ti.xcom_pull(task_ids="job")["arguments"]["word"] == word
         return run.run_id, ti.xcom_pull(task_ids="job", key="reused_from")
 
+    task: Any = pipelines.dags["reusing"].get_task("job")
+    task.job["code"] = str(shutil.copytree(task.job["code"], tmp_path / "code"))
     first, earlier = run(1)
     assert earlier is None
     assert run(2)[1] == first
     assert run(3, word="bonjour")[1] is None
+    sibling = tmp_path / "code" / "sibling.py"
+    sibling.write_text("edited = True")
+    assert run(6)[1] is None
+    sibling.unlink()
     assert run(4, reuse=False)[1] is None
     [result] = (tmp_path / "store" / "reusing" / "runs" / path_segment(first)).rglob("result.json")
     result.unlink()

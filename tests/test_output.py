@@ -3,8 +3,8 @@
 import pytest
 
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain_airflow.backends.base import LogLine
-from aerotrain_airflow.backends.output import Listener
+from aerotrain.launch.backend import LogLine
+from aerotrain.launch.output import Listener
 
 CHIEF, PS = ReplicaName(Role.CHIEF, 0), ReplicaName(Role.PS, 0)
 

@@ -131,7 +131,6 @@ def test_the_page_of_a_run_shows_its_training_and_its_files_after_a_login(
         assert training["curves"]["values"]["loss"][-1] < training["curves"]["values"]["loss"][0]
         assert "accuracy" in training["epochs"]["values"]
         assert (data["state"], training["running"]) == ("success", False)
-        assert training["options"]["batch_size"] == 32
         assert all(each["seconds"] > 0 for each in training["step_times"])
         assert training["goodput"]["goodput"] > 0
         for each in (each for each in data["files"] if "href" in each):
@@ -141,9 +140,7 @@ def test_the_page_of_a_run_shows_its_training_and_its_files_after_a_login(
     assert lanes == ["chief", "ps-0", "worker-0", "worker-1"]
     timed = [each["replica"] for each in first["trainings"][0]["step_times"]]
     assert timed == ["worker-0", "worker-1"]
-    trend = pipeline.api.plugin("/aerotrain/trend/digits").json()["runs"]
-    assert set(runs) <= {each["run_id"] for each in trend}
-    for route in ("runs/digits/x", "trend/digits", "files/digits/serving/"):
+    for route in ("runs/digits/x", "files/digits/serving/"):
         assert httpx.get(f"{pipeline.api.url}/aerotrain/{route}").status_code == 401, route
         assert pipeline.api.plugin(f"/aerotrain/{route}").status_code == 200, route
     for route in (

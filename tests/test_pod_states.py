@@ -8,8 +8,8 @@ import yaml
 
 from aerotrain.contract.errors import FinalError, TerminationMessage
 from aerotrain.contract.status import Failure, Observation, State
-from aerotrain_airflow.backends.kubernetes.reasons import TABLE, Place
-from aerotrain_airflow.backends.kubernetes.states import observe_pod
+from aerotrain_airflow.kubernetes.reasons import TABLE, Place
+from aerotrain_airflow.kubernetes.states import observe_pod
 
 ROWS = yaml.safe_load((Path(__file__).parent / "pod_states.yaml").read_text())
 

@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from aerotrain_airflow.backends.kubernetes.lines import Line, LineSplitter, readable
+from aerotrain_airflow.kubernetes.lines import Line, LineSplitter, moment, readable
 
 
 def split(*pieces: bytes, longest: int = 8) -> tuple[list[Line], Line | None]:
@@ -57,3 +57,24 @@ def test_an_endless_line_takes_bounded_memory() -> None:
 )
 def test_a_cut_line_states_how_many_bytes_were_cut(line: Line, text: str) -> None:
     assert readable(line, 8) == text
+
+
+@pytest.mark.parametrize(
+    ("stamp", "at"),
+    [
+        ("2026-11-25T04:48:37.123456789Z", "2026-11-25T04:48:37.123456789Z"),
+        ("2026-11-25T04:48:37.12Z", "2026-11-25T04:48:37.120000000Z"),
+        ("2026-11-25T04:48:37Z", "2026-11-25T04:48:37.000000000Z"),
+        # Nodes write their own time zone.
+        ("2026-11-25T04:48:37.123456789+05:30", "2026-11-24T23:18:37.123456789Z"),
+        ("2026-11-25T23:48:37.123456789-03:30", "2026-11-26T03:18:37.123456789Z"),
+        # What a kubelet answers instead of lines, and what is no time at all.
+        ("unable", ""),
+        ("failed", ""),
+        ("2026-11-25", ""),
+        ("2026-11-25T04:48:37", ""),
+        ("", ""),
+    ],
+)
+def test_the_time_of_a_line_is_a_timestamp_in_utc_or_nothing(stamp: str, at: str) -> None:
+    assert moment(stamp) == at

@@ -6,8 +6,8 @@ import pytest
 
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.kubernetes.identity import RESTARTS, Handle
-from aerotrain_airflow.backends.kubernetes.observed import ObservedGroup
+from aerotrain_airflow.kubernetes.identity import RESTARTS, Handle
+from aerotrain_airflow.kubernetes.observed import ObservedGroup
 from support.kubernetes_double import statuses
 from support.kubernetes_double.admission import timestamp
 from support.kubernetes_double.statuses import Edit

@@ -17,8 +17,8 @@ import yaml
 
 from aerotrain.contract.errors import SpecError, TerminationMessage
 from aerotrain.contract.job import Job
-from aerotrain_airflow.backends.kubernetes.plan import PodPlan, PodSettings, plan_pods
-from aerotrain_airflow.backends.kubernetes.template import merge, read_template
+from aerotrain_airflow.kubernetes.plan import PodPlan, PodSettings, plan_pods
+from aerotrain_airflow.kubernetes.template import merge, read_template
 
 MANIFESTS = Path(__file__).parent / "manifests"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aerotrain_airflow.backends.kubernetes.quota import too_small
+from aerotrain_airflow.kubernetes.quota import too_small
 
 
 def pod(*containers: dict[str, Any], first: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from aerotrain_airflow.backends.kubernetes import watch
-from aerotrain_airflow.backends.kubernetes.cluster import AwayError
-from aerotrain_airflow.backends.kubernetes.watch import STOPPED, PodWatch, Pulse
+from aerotrain_airflow.kubernetes import watch
+from aerotrain_airflow.kubernetes.cluster import AwayError
+from aerotrain_airflow.kubernetes.watch import STOPPED, PodWatch, Pulse
 
 
 class Away:

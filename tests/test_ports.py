@@ -9,8 +9,14 @@ from contextlib import suppress
 import pytest
 
 from aerotrain.contract.job import Job
-from aerotrain.standalone import reserved_addresses
-from aerotrain.supervisor.ports import PORTS, hold, release, reserve, reserved_ports
+from aerotrain.supervisor.ports import (
+    PORTS,
+    hold,
+    release,
+    reserve,
+    reserved_addresses,
+    reserved_ports,
+)
 
 
 def test_a_reserved_port_has_only_one_owner() -> None:
@@ -70,7 +76,7 @@ def test_a_port_stays_reserved_by_a_process_that_inherits_it() -> None:
 
 def test_the_ports_of_a_command_are_reserved_for_as_long_as_it_runs() -> None:
     job = Job(name="j", module="m", store="file:///s", run="r", task="t")
-    with reserved_addresses(job) as addresses:
+    with reserved_addresses(job) as (addresses, _):
         [address] = addresses.values()
         port = int(address.partition(":")[2])
         assert port in PORTS, "the kernel gives it to no other program"

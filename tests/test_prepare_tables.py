@@ -19,7 +19,7 @@ from aerotrain.data.hashing import Hashes
 from aerotrain.data.prepare import batch_writer, duplicates
 from aerotrain.data.prepare.plan import group_fragments
 from aerotrain.data.records import column_of, encode, framed, read_frames
-from aerotrain.data.sources import Fragment, SourceError, lines
+from aerotrain.data.sources import Fragment, SourceError, lines, text
 from aerotrain.data.sources.tfrecord import features_of
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import MANIFEST, open_store
@@ -269,6 +269,84 @@ def test_stratified_splits_move_few_records_if_a_file_is_added(tmp_path: Path) -
     assert len(before["train"]) == pytest.approx(1500, abs=60)
 
 
+# --- integers that are missing
+
+GAPS = {
+    "key": [None, 1, 2],
+    "small": [None, 2**24, 2],
+    "large": [2**24 + 1, None, 2],
+    "huge": [2**53 + 1, None, 2],
+    "filled": [None, 5, 6],
+    "whole": [7, 8, 9],
+    "label": [0, None, 1],
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_integers_with_gaps_are_floats_that_hold_them_and_the_plan_lists_them_all(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A column that a rule needs as it is stays one of integers."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rows = [dict(zip(GAPS, each, strict=True)) for each in zip(*GAPS.values(), strict=True)] * 20
+    if kind == "parquet":
+        pq.write_table(pa.table({n: v * 20 for n, v in GAPS.items()}), folder / "x.parquet")
+    elif kind == "csv":
+        lines = [",".join("" if v is None else str(v) for v in each.values()) for each in rows]
+        (folder / "x.csv").write_text("\n".join([",".join(GAPS), *lines]) + "\n")
+    else:
+        (folder / "x.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    store = (tmp_path / "store").as_uri()
+    rules = {"key": ["key"], "fill": {"filled": 0}}
+    with pytest.raises(FinalError, match="column 'huge' is missing"):
+        prepare(store, tmp_path, source(folder, kind), **rules)
+    said = capsys.readouterr().out
+    types = dict(re.findall(r"column (\w+) +(.*)", said))
+    assert types == {
+        **dict.fromkeys(["key", "huge", "filled", "whole", "label"], "int64"),
+        "small": "float32; 20 of 60 values are missing: NaN",
+        "large": "float64; 20 of 60 values are missing: NaN",
+    }
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_gaps_that_the_sample_lacks_are_in_the_footers_or_rejected_with_advice_for_all_columns(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    monkeypatch.setattr(text, "_SAMPLED_BYTES", 64)
+    first, then = list(range(100)), [*range(90), *[None] * 10]
+    if kind == "parquet":
+        for number, values in enumerate([first, then]):
+            pq.write_table(pa.table({"n": values, "m": values}), folder / f"{number}.parquet")
+        url = prepare((tmp_path / "store").as_uri(), tmp_path, source(folder, kind))
+        assert load_dataset(url).schema == {"n": Feature("float32"), "m": Feature("float32")}
+        return
+    texts = ["" if each is None else str(each) for each in (*first, *then)]
+    (folder / "x.csv").write_text("n,m\n" + "".join(f"{each},{each}\n" for each in texts))
+    advice = r"declare \{'m': 'float32', 'n': 'float32'\} in 'types'"
+    with pytest.raises(FinalError, match=advice):
+        prepare((tmp_path / "store").as_uri(), tmp_path, source(folder, kind))
+
+
+def test_a_label_that_is_missing_or_nan_is_kept_if_fill_declares_it(tmp_path: Path) -> None:
+    labels = pa.table({"label": pa.array([1.5, float("nan"), None])})
+    (tmp_path / "in").mkdir()
+    pq.write_table(labels, tmp_path / "in" / "x.parquet")
+    with pytest.raises(FinalError, match=r"(?s)row 1: the label 'label' is NaN.*is missing"):
+        prepare((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
+    url = prepare(
+        (tmp_path / "store").as_uri(),
+        tmp_path,
+        source(tmp_path / "in"),
+        fill={"label": -1.0},
+        splits={"all": 1.0},
+    )
+    assert sorted(str(each["label"]) for each in records(url, "all")) == ["-1.0", "1.5", "nan"]
+
+
 # --- what is rejected
 
 
@@ -287,7 +365,7 @@ LINES = "n,label\n" + "".join(f"{n},{n % 2}\n" for n in range(100))
         ("x,1", {}, "column 'n': 'x' is no int64"),
         ("1", {}, "Expected 2 columns, got 1"),
         ("5,", {}, "the label 'label' is missing"),
-        (",1", {}, "column 'n' is missing, and int64 has no value for missing; give one in"),
+        (",1", {}, "column 'n' is missing, and int64 has no value for missing; declare {'n':"),
         ("7,5", {"ranges": {"label": [0, 1]}}, "column 'label' is 5, not from 0 to 1"),
     ],
 )
@@ -295,7 +373,7 @@ def test_a_bad_record_is_named_or_goes_to_quarantine(
     tmp_path: Path, bad: str, options: Mapping[str, Any], reason: str
 ) -> None:
     described = write_csv(tmp_path / "in", LINES + bad + "\n")
-    named = rf"(?s)at least 1 record was rejected.*x\.csv at line 102: .*{reason}"
+    named = rf"(?s)at least 1 record was rejected.*x\.csv at line 102: .*{re.escape(reason)}"
     with pytest.raises(FinalError, match=named) as error:
         prepare((tmp_path / "store").as_uri(), tmp_path, described, **options)
     listed = re.search(r"max_rejected; file://(\S+) lists them", str(error.value))

@@ -18,8 +18,9 @@ from aerotrain.contract.errors import SpecError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation, State, job_state
+from aerotrain.launch.launcher import Launcher
+from aerotrain.supervisor.processes import is_alive
 from aerotrain.supervisor.protocol import socket_of
-from aerotrain_airflow.backends.launcher import Launcher
 from support.listening import listening, open_to_network
 from support.live_sets import process_launcher, processes_of, replica_environment, replica_pid
 from support.waiting import wait_for
@@ -128,7 +129,7 @@ def test_stop_ends_the_whole_group_with_its_grandchildren_and_leaves_nothing(
     launcher.stop(handle)
 
     assert time.monotonic() - began < 5, "Airflow gives a killed task five seconds"
-    assert not [pid for pid in children if _is_alive(pid)]
+    assert not [pid for pid in children if is_alive(pid)]
     assert not processes_of(handle)
     assert not Path(handle).exists()
 
@@ -227,7 +228,7 @@ def test_a_replica_that_vanished_with_its_parent_is_a_node_failure(
     reaper = replica.parent()
     assert reaper is not None
     reaper.kill()
-    psutil.wait_procs([replica], timeout=10)
+    psutil.wait_procs([replica], timeout=60)
     seen = launcher.observe(handle)[WORKER]
     assert (seen.state, seen.failure) == (State.LOST, Failure.NODE)
 
@@ -240,8 +241,7 @@ def test_killing_the_supervisor_ends_all_replicas_as_node_failures(
     while len(found := processes_of(handle)) < 1 + 4 + 4 + 6:
         time.sleep(0.01)
     os.kill(json.loads((Path(handle) / "status.json").read_text())["pid"], signal.SIGKILL)
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in found if _is_alive(pid)], 10)
-    assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
+    wait_for("the end of all", lambda: not any(map(is_alive, found)), seconds=60)
     assert {each.failure for each in launcher.observe(handle).values()} == {Failure.NODE}
 
 
@@ -274,13 +274,6 @@ def _to_the_end(
 
     wait_for("the end of the job", has_ended, seconds=60)
     return seen, lines
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _ports_of(cluster: str) -> list[Any]:

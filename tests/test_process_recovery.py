@@ -13,7 +13,7 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.process.folder import JobFolder
+from aerotrain.launch.process.folder import JobFolder
 from aerotrain_airflow.operator import JobOperator
 from support.live_sets import (
     Live,

@@ -255,7 +255,7 @@ def test_every_type_of_column_has_one_form_in_a_record(
     [
         (pa.array([{"a": 1}]), "'x' is of type struct"),
         (pa.array([[1], [1, 2]]), "'x' holds lists of 1 and of 2 values"),
-        (pa.array([1], pa.uint64()), "'x' is of dtype uint64"),
+        (pa.array([2**63], pa.uint64()), "'x' is of type uint64, with the value 9223372036"),
     ],
 )
 def test_a_column_that_no_record_can_hold_is_refused_by_its_name(values: Any, words: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
-from aerotrain_airflow.controller.restart_policy import MATRIX, replicas_to_restart
+from aerotrain.launch.restart_policy import MATRIX, replicas_to_restart
 
 SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps", "count": 2}]
 GANG = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "evaluator"}]

@@ -71,7 +71,7 @@ def test_a_version_is_trained_again_to_equal_bits_and_a_changed_source_is_named(
     assert plan.kept[f"line/datasets/{data.rpartition('/')[2]}"]
 
     table.write_text("\n".join(["id,x,label", *rows, "300,0.5,1"]))
-    (code / "line.py").write_text(MODULE + "\n")
+    (code / "line.py").write_text(MODULE + "CHANGED = True\n")
     capsys.readouterr()
     words = ["reproduce", f"{place}/serving/1", "--json"]
     with pytest.raises(SystemExit):
@@ -79,7 +79,7 @@ def test_a_version_is_trained_again_to_equal_bits_and_a_changed_source_is_named(
     document = json.loads(capsys.readouterr().out)
     source_changed, code_changed = document["changes"]
     assert source_changed.startswith("the source has changed: 0 of its 1 partitions are as they")
-    assert code_changed == f"the modules in {code} have changed"
+    assert code_changed == f"of the modules in {code}, line.py changed"
     assert document["training"]["hparams"]["units"] == 3
     assert document["training"]["replicas"] == {"chief": 1}
 

@@ -267,3 +267,12 @@ def test_a_training_may_resume_under_another_strategy_and_prints_what_changed(di
     assert "in another cluster: strategy was 'one_device' and is 'mirrored'" in said
     lines = [seen for line in said.splitlines() if (seen := Progress.parse(line))]
     assert lines[-1].step == STEPS
+
+
+def test_a_process_that_ends_just_before_a_signal_is_no_error(tmp_path, monkeypatch):
+    with start_python(["-c", ""], tmp_path) as process:
+        process.wait(60)
+        with monkeypatch.context() as before:
+            before.setattr(type(process), "returncode", None)  # it is waited for, but not yet read
+            process.kill()
+            process.terminate()

@@ -18,7 +18,7 @@ from aerotrain.contract.replica_status import (
 from aerotrain.store import StoreUnavailable, open_store
 from aerotrain_airflow.run_page.marks import at_steps, failure_of, marks_of
 from aerotrain_airflow.run_page.reading import Answers
-from aerotrain_airflow.run_page.run_data import curve_data, run_data, trend_data
+from aerotrain_airflow.run_page.run_data import run_data
 from aerotrain_airflow.run_page.step_times import slowest, step_times
 from aerotrain_airflow.run_page.store_files import file_of, list_page
 from aerotrain_airflow.run_page.timeline import lanes_of, spans_of
@@ -247,14 +247,6 @@ def test_no_replica_is_slow_alone_or_if_it_is_about_as_fast_as_the_others(times)
     assert slowest({name: step_time(each, None) for name, each in times.items()}) is None
 
 
-def test_runs_are_compared_by_the_options_that_were_chosen(store):
-    curves = Curves(300, "", options={"strategy": "mirrored", "hparams.units": 64})
-    store.put("runs/two/train/progress.jsonl", curves.to_bytes())
-    [two], [one] = (curve_data(store, run)["trainings"] for run in ("two", "one"))
-    assert two["options"] == {"strategy": "mirrored", "hparams.units": 64}
-    assert one["options"] == {}, "as an earlier version wrote it"
-
-
 def test_a_restart_that_is_marked_while_the_training_runs_is_counted(store):
     again = ReplicaStatus((process(890, 900, 940), process(950, 960, NOW)))
     store.put(f"runs/one/train/{key_of('chief')}", again.to_json())
@@ -272,7 +264,7 @@ def test_no_extreme_of_any_metric_is_lost_where_points_stand_for_several(store, 
         metrics = {"loss": step % 7, "accuracy": accuracy, "rate": 0.1}
         curves.add(Point(at=float(step), step=step, epoch=epoch, metrics=metrics))
     store.put("runs/one/train/progress.jsonl", curves.to_bytes())
-    [training] = curve_data(store, "one")["trainings"]
+    [training] = run_data(store, "flats", "one", NOW)["trainings"]
     found = training[part]
     assert set(found["values"]) == {"loss", "accuracy", "rate"}
     assert (min(found["lowest"]["loss"]), max(found["highest"]["loss"])) == (0, 6)
@@ -283,7 +275,7 @@ def test_no_extreme_of_any_metric_is_lost_where_points_stand_for_several(store, 
 def test_an_evaluator_that_lags_behind_supersedes_no_metrics_of_epochs(store):
     measured = {"step": 100, "at": 930.0, "metrics": {"loss": 0.4}}
     store.put("runs/one/train/evaluations/0001-0000000100.json", json.dumps(measured).encode())
-    [training] = curve_data(store, "one")["trainings"]
+    [training] = run_data(store, "flats", "one", NOW)["trainings"]
     [epochs, evaluations] = training["epochs"], training["evaluations"]
     assert (epochs["step"], epochs["values"]) == ([150], {"val_loss": [0.5]})
     assert (evaluations["step"], evaluations["values"]) == ([100], {"val_loss": [0.4]})
@@ -310,7 +302,6 @@ def test_a_run_that_has_reused_a_training_shows_its_curves(store):
     assert training["reused_from"] == "one"
     [command] = [each["command"] for each in data["files"] if "command" in each]
     assert command.endswith(f"{earlier.url}/tensorboard")
-    assert trend_data(store, "two", 0.0) == [], "it was not trained again"
     assert (training["running"], training["lanes"], training["replicas"]) == (False, [], [])
 
 
@@ -324,14 +315,6 @@ def test_no_replica_of_a_run_that_has_ended_is_lost_for_ever(store):
 
 def test_a_run_that_has_written_nothing_has_no_training(store):
     assert run_data(store, "flats", "manual__2026-01-01T00:00:00+00:00", NOW)["trainings"] == []
-
-
-def test_runs_are_compared_by_curves_goodput_and_metrics(store):
-    [training] = curve_data(store, "one")["trainings"]
-    assert set(training) == {"task", "options", "curves", "epochs", "evaluations"}
-    [row] = trend_data(store, "one", 890.0)
-    assert (row["task"], row["metrics"]) == ("train", {"accuracy": 0.9})
-    assert 0 < row["goodput"] <= 1
 
 
 def test_what_does_not_fit_a_status_or_a_curve_is_left_out(store):

@@ -13,7 +13,7 @@ from aerotrain_airflow.run_page.app import app
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
-ROUTES = ("runs/{}/one", "data/{}/one", "trend/{}", "curves/{}?run=one", "files/{}/serving/")
+ROUTES = ("runs/{}/one", "data/{}/one", "files/{}/serving/")
 
 
 @pytest.fixture

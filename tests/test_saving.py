@@ -263,7 +263,7 @@ def test_the_event_log_continues_after_the_events_of_an_earlier_process(tmp_path
 
 def test_an_event_log_keeps_its_past_if_the_store_was_unavailable_at_first(tmp_path, monkeypatch):
     store, uploader = open_store(tmp_path.as_uri()), Uploader(deadline=60)
-    store.put("ledger-chief.jsonl", b'{"event": "start", "at": 1.0}\n')  # of an earlier version
+    store.put(CHIEF_LOG, b'{"event": "start", "at": 1.0}\n')
     get, failures = store.get, iter([TemporaryError("the store is away")])
 
     def get_later(key):

@@ -7,8 +7,8 @@ import pytest
 from airflow.providers_manager import ProvidersManager
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.launch.process.passed_variables import passed
 from aerotrain.supervisor.fork_rules import _READ_BY_IMPORTS, NEVER_WITH
-from aerotrain_airflow.backends.process.passed_variables import passed
 from aerotrain_airflow.credentials import replica_base_environment
 from aerotrain_airflow.settings import Settings
 

@@ -30,10 +30,8 @@ from aerotrain.data.sources import (
 from aerotrain.store import ChangedError, StoredObject, StoreRefused, open_store
 from aerotrain.store.local import LocalStore
 from devtools.s3_server import S3Server
+from support.nasty_inputs import JPEG, PNG
 from support.store_fixtures import READER
-
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(40) + b"IEND\xaeB`\x82"
-JPEG = b"\xff\xd8\xff\xe0" + bytes(40) + b"\xff\xd9"
 
 
 def read(description: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[Rejected]]:

@@ -187,8 +187,11 @@ def test_a_training_continues_with_the_version_that_it_began_with(
 @pytest.mark.parametrize(
     ("start_from", "message"),
     [
-        ("yesterday", "neither a trained model nor an exported version at file.*/runs/yesterday/t"),
-        ("file:///nowhere/7/", "neither a trained model nor an .* at file:///nowhere/7, from"),
+        (
+            "yesterday",
+            "no trained model, exported .* at file.*/runs/yesterday/t",
+        ),
+        ("file:///nowhere/7/", "no trained model, exported .* at file:///nowhere/7, from"),
         ("ftp://nowhere/7", "'ftp://nowhere/7' names no store"),
     ],
 )
@@ -223,7 +226,7 @@ def test_the_first_task_checks_the_model_to_start_from(digits, source, tmp_path,
     job = check_of(digits.job("train", "checked", arguments), {}, name="check", task="check")
     replica = Replica(job=job, name=CHIEF, attempt="1", scratch=tmp_path)
     if start_from == "yesterday":
-        with pytest.raises(FinalError, match="neither a trained model"):
+        with pytest.raises(FinalError, match="no trained model"):
             check(replica)
         return
     check(replica)

@@ -132,8 +132,7 @@ def test_a_long_termination_message_keeps_its_machine_readable_part() -> None:
     assert TerminationMessage.parse(said.to_text()).unresponsive == {"ps-1"}
 
 
-def test_events_are_read_as_written_and_as_earlier_versions_wrote_them() -> None:
+def test_events_are_read_as_written_and_truncated_and_unknown_ones_are_skipped() -> None:
     event = Event(event=EventType.PREEMPTED, at=1.5, replica="chief", restarts=2)
-    earlier = '{"event": "told to go", "at": 1.5, "replica": "chief", "generation": 2}'
     later = '{"event": "of a later version", "at": 1.5}'
-    assert read([event.to_json(), earlier, later, event.to_json()[:-5]]) == [event, event]
+    assert read([event.to_json(), later, event.to_json()[:-5]]) == [event]

@@ -7,22 +7,30 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
+from aerotrain.contract.errors import AerotrainError, FinalError, SpecError, TemporaryError
 from aerotrain.store import (
     ChangedError,
+    CorruptError,
     ExistsError,
+    MissingError,
     StoreFull,
     StoreRefused,
     StoreUnavailable,
+    fetch_file,
     open_store,
     probe,
 )
+from aerotrain.store.local import LocalStore
+from aerotrain.store.manifest import StoredFile, fetch_in_ranges
 from devtools.s3_server import S3Server
 
 _KILLED_WHILE_WRITING = """
@@ -188,6 +196,105 @@ def test_a_conditional_write_whose_response_was_lost_is_recognized_by_its_conten
                 store.put("object", b"own", **condition)
         server.shutdown()
     assert came == ['"before"' if "if_match" in condition else "*"] * 2
+
+
+class Denying(BaseHTTPRequestHandler):
+    """An endpoint that answers a key ``<status>-<code>`` with these, to HEAD without the code."""
+
+    def do_HEAD(self) -> None:
+        self._answer("")
+
+    def do_GET(self) -> None:
+        code = self.path.rpartition("-")[2]
+        self._answer(f"<Error><Code>{code}</Code></Error>" if code else "")
+
+    def _answer(self, body: str) -> None:
+        status, is_key, _ = self.path.rpartition("/")[2].partition("-")
+        self.send_response(int(status) if is_key else 200)  # botocore asks for the bucket, too
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+class ManyAtOnce(ThreadingHTTPServer):
+    request_queue_size = 100
+
+
+#: What the codes that S3 documents mean for a run, besides those of requests that are not made.
+CODES = {
+    StoreUnavailable: """
+        400-BadDigest 400-ExpiredToken 400-IncompleteBody 400-RequestTimeout
+        400-TokenRefreshRequired
+        400-XAmzContentSHA256Mismatch 400- 403-RequestExpired 403-RequestTimeTooSkewed
+        409-ConditionalRequestConflict 409-OperationAborted 429-TooManyRequestsException
+        500-InternalError 502- 503-Busy 503-ServiceUnavailable 503-SlowDown""",
+    StoreRefused: """
+        401-Unauthorized 403-AccessDenied 403-AccountProblem 403-AllAccessDisabled
+        403-InvalidAccessKeyId 403-InvalidSecurity 403-NotSignedUp
+        403-SignatureDoesNotMatch 403-""",
+    MissingError: "404-NoSuchKey 404-NoSuchVersion 404-",
+    FinalError: """
+        400-AuthorizationHeaderMalformed 400-InvalidArgument
+        400-InvalidBucketName 400-InvalidRequest 400-InvalidToken 400-KeyTooLongError
+        404-NoSuchBucket 405-MethodNotAllowed 501-NotImplemented""",
+}
+
+
+def test_each_error_code_is_worth_another_try_or_final_also_in_a_response_without_a_body() -> None:
+    """A response to HEAD has no code; 400 is that of an expired token, for one."""
+
+    def kind(use: Callable[[str], object], key: str) -> type[Exception] | None:
+        try:
+            use(key)
+        except AerotrainError as error:
+            return type(error)
+        return None
+
+    with ManyAtOnce(("127.0.0.1", 0), Denying) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        store = open_store("s3://bucket/x", keys | {"AWS_ENDPOINT_URL": endpoint})
+        expected = {key: each for each, codes in CODES.items() for key in codes.split()}
+        with ThreadPoolExecutor(len(expected)) as pool:  # botocore pauses before each try
+            got = dict(zip(expected, pool.map(partial(kind, store.get), expected), strict=True))
+            head = dict(zip(expected, pool.map(partial(kind, store.stat), expected), strict=True))
+        server.shutdown()
+    assert got == expected
+    assert head == {**expected, "404-NoSuchBucket": MissingError}
+
+
+def test_a_download_that_is_damaged_once_is_repeated_and_twice_is_corrupt(tmp_path: Path) -> None:
+    class Noisy(LocalStore):
+        damaged = 0
+
+        def get_range(self, key: str, start: int, end: int, etag: str) -> bytes:
+            return self._noise(super().get_range(key, start, end, etag))
+
+        def download(self, key: str, path: Path) -> None:
+            super().download(key, path)
+            path.write_bytes(self._noise(path.read_bytes()))
+
+        def _noise(self, data: bytes) -> bytes:
+            self.damaged -= 1
+            return data[::-1] if self.damaged >= 0 else data
+
+    store = Noisy(tmp_path / "store")
+    store.put("x", b"content")
+    expected = StoredFile.of(tmp_path / "store/x")
+    with ThreadPoolExecutor(1) as pool:
+        for fetch in (fetch_file, partial(fetch_in_ranges, pool=pool)):
+            store.damaged = 1
+            fetch(store, "x", expected, tmp_path / "down/x")
+            assert (tmp_path / "down/x").read_bytes() == b"content"
+            (tmp_path / "down/x").unlink()
+            store.damaged = 2
+            with pytest.raises(CorruptError, match="x is corrupt: its manifest says 7 bytes"):
+                fetch(store, "x", expected, tmp_path / "down/x")
+            assert not list((tmp_path / "down").iterdir())
 
 
 def _expect_unavailable(endpoint: str) -> None:

@@ -14,8 +14,8 @@ import pytest
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
-from aerotrain_airflow.backends.kubernetes import lifecycle
-from aerotrain_airflow.backends.kubernetes.identity import HOLDER, JOB_LABEL, Handle
+from aerotrain_airflow.kubernetes import lifecycle
+from aerotrain_airflow.kubernetes.identity import HOLDER, JOB_LABEL, Handle
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import ALONE, World

@@ -93,6 +93,17 @@ def test_a_smaller_last_batch_counts_with_the_records_it_has(full_batches, done)
     assert [schedule.records_after(step) for step in (0, 1, 39, 40, 41)] == done
 
 
+def test_a_model_of_one_batch_size_trains_without_the_remainder_or_is_refused(digits):
+    arguments = {"model": "fixed", "data": digits.data, "validate": True, "epochs": 2}
+    with pytest.raises(FinalError, match=r"batches of 32 records.* would have 1; set drop_rem"):
+        run(digits.replica("train", "remaining", **arguments))
+    with pytest.raises(FinalError, match=r"batch_size is 64, cut into 1; use 32"):
+        run(digits.replica("train", "too-large", batch_size=64, **arguments))
+    trained = run(digits.replica("train", "dropped", drop_remainder=True, **arguments))
+    assert ModelManifest.load(trained).step == 2 * (STEPS_PER_EPOCH - 1)
+    assert ModelManifest.load(trained).metrics["val_loss"] > 0
+
+
 def test_an_interval_is_due_once_per_period():
     now = [0.0]
     every = Interval(10, lambda: now[0])

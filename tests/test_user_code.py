@@ -3,6 +3,7 @@
 import hashlib
 import io
 import re
+import sys
 import tarfile
 from pathlib import Path
 
@@ -11,7 +12,15 @@ import pytest
 from aerotrain import user_code
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.store import Store, open_store
-from aerotrain.user_code import code_identity, fetch_code, pack, publish_code
+from aerotrain.user_code import (
+    changed_code,
+    changed_files,
+    code_of,
+    fetch_code,
+    pack,
+    publish_code,
+    user_module,
+)
 
 
 @pytest.fixture
@@ -34,15 +43,27 @@ def test_a_replica_imports_what_was_packed(folder: Path, store: Store, tmp_path:
     assert (unpacked / "layers" / "__init__.py").read_text() == "dense = 1\n"
 
 
-def test_the_identity_of_code_is_that_of_its_python_files(folder: Path):
-    url = "s3://bucket/code/0f.tar.gz"
-    assert code_identity(url) == url
-    assert code_identity(None) is None
-    first = code_identity(str(folder))
-    (folder / "output.bin").write_bytes(b"0")
-    assert code_identity(str(folder)) == first
-    (folder / "layers" / "__init__.py").write_text("dense = 2\n")
-    assert code_identity(str(folder)) != first
+def test_code_is_known_by_the_files_that_were_imported_as_they_were_then(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(folder)
+    for module in ("digits", "layers", "later"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    (folder / "later.py").write_text("late = 1\n")
+    user_module("digits", "to test")
+    code = code_of("digits")
+    assert [*code] == ["digits.py", "layers/__init__.py"]
+    (folder / "digits.py").write_text("edited while it runs\n")
+    assert code_of("digits") == code
+    assert changed_code(code, "digits") == []
+    assert changed_files(code, folder) == ["digits.py"]
+    # A process that has not imported all of it yet compares the file.
+    user_module("later", "to test")
+    more = code_of("digits")
+    monkeypatch.delitem(sys.modules, "later")
+    assert changed_code(more, "digits") == []
+    (folder / "later.py").unlink()
+    assert changed_code(more, "digits") == ["later.py"]
 
 
 def test_the_same_folder_is_stored_once_and_a_changed_one_separately(folder: Path, store: Store):

@@ -15,11 +15,11 @@ import pytest
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, Role
+from aerotrain.launch.process.folder import JobFolder
+from aerotrain.launch.process.supervisor_client import SupervisorClient
+from aerotrain.launch.process.warm_start import ForkServer
 from aerotrain.store import open_store
 from aerotrain.supervisor.fork_rules import NEVER_WITH, may_fork
-from aerotrain_airflow.backends.process.folder import JobFolder
-from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
-from aerotrain_airflow.backends.process.warm_start import ForkServer
 from support.live_sets import end_fork_server, process_launcher, replica_environment
 from test_process_recovery import ALONE, job
 

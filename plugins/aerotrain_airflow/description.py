@@ -14,8 +14,8 @@ from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.options import check_strategy
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import ARGUMENTS
+from aerotrain.launch.history import with_fewer_workers
 from aerotrain.user_code import publish_code
-from aerotrain_airflow.controller.history import with_fewer_workers
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.goodput import events_of_earlier_attempts
 from aerotrain_airflow.settings import Settings

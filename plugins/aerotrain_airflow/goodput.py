@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from aerotrain.contract.event_log import CHIEF_LOG, EARLIER_NAMES, RUN_LOG, Event, EventType, read
+from aerotrain.contract.event_log import CHIEF_LOG, RUN_LOG, Event, EventType, read
 from aerotrain.store import MissingError, Store
 
 #: What goodput means, for who reads it in a log for the first time.
@@ -177,8 +177,7 @@ class _Start:
     """A start of the chief, from the start of the run or a failure until it trained again.
 
     At ``restored`` it had the variables of the step ``first``. It ends with the first execution, of
-    ``steps`` steps, as does the state "starting" of a replica on the timeline; in the event log of
-    an earlier version, with the restore.
+    ``steps`` steps, as does the state "starting" of a replica on the timeline.
     """
 
     begin: float
@@ -247,7 +246,7 @@ def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:
 def events_of_earlier_attempts(store: Store) -> list[Event]:
     """The merged events of earlier attempts; empty for the first one."""
     log = json.loads(_text(store, RUN_LOG) or "{}")
-    return read(json.dumps(each) for each in log.get("events", log.get("entries", [])))
+    return read(json.dumps(each) for each in log.get("events", []))
 
 
 def events_of_chief(store: Store) -> list[Event]:
@@ -256,7 +255,6 @@ def events_of_chief(store: Store) -> list[Event]:
 
 
 def _text(store: Store, key: str) -> str:
-    for name in (key, EARLIER_NAMES[key]):
-        with suppress(MissingError):
-            return store.get(name).decode()
+    with suppress(MissingError):
+        return store.get(key).decode()
     return ""

@@ -14,7 +14,7 @@ from typing import Any
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.status import Drift, Progress
-from aerotrain_airflow.backends.base import LogLine
+from aerotrain.launch.backend import LogLine
 from aerotrain_airflow.goodput import Goodput
 
 

@@ -16,10 +16,10 @@ from aerotrain.contract.errors import AerotrainError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import Result
 from aerotrain.job_record import record as record_job
+from aerotrain.launch.backend import LogLine, attempt_of, log_line
+from aerotrain.launch.decision import Ended
+from aerotrain.launch.launcher import Launcher
 from aerotrain.store import MissingError
-from aerotrain_airflow.backends.base import LogLine, attempt_of, log_line
-from aerotrain_airflow.backends.launcher import Launcher, choose_launcher
-from aerotrain_airflow.controller.decision import Ended
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.dates import date_required
 from aerotrain_airflow.description import (
@@ -30,6 +30,7 @@ from aerotrain_airflow.description import (
 )
 from aerotrain_airflow.failures import translated
 from aerotrain_airflow.goodput import record
+from aerotrain_airflow.launchers import choose_launcher, trigger_of
 from aerotrain_airflow.links import (
     REUSED_FROM,
     CardLink,
@@ -165,9 +166,11 @@ class JobOperator(BaseOperator):
                     return self._returned(earlier.value)
             if not self.is_dry_run:
                 record_job(store_of(job.prefix, settings), job)
-            launcher, handle = self._start(job, context, settings)
+            handle = self._start(job, context, settings)
             until = self._timeout(context)
-            trigger = launcher.trigger(handle, until) if self.deferrable else None
+            trigger = None
+            if self.deferrable:
+                trigger = trigger_of(settings, handle, _try_id(context), until)
             ended = self._watch(until, DEFER_AFTER if trigger else None)
             if ended is None:
                 assert trigger is not None  # watching is limited only if there is a trigger
@@ -182,13 +185,13 @@ class JobOperator(BaseOperator):
             settings = Settings.read(self.launcher)
             job = describe(self, self.job, self.arguments, context, settings)
             launcher = choose_launcher(settings, _try_id(context))
-            handle = event.get("handle") or event["address"]  # the key of earlier versions
+            handle = event["handle"]
             self._running = (launcher, handle)
             ended = Ended.from_dict(event["ended"])
             return self._end(job, handle, ended, settings, reuse_key)
 
-    def _start(self, job: Job, context: Context, settings: Settings) -> tuple[Launcher[Any], str]:
-        """Start the replicas of a job whose code is published; return launcher and job handle."""
+    def _start(self, job: Job, context: Context, settings: Settings) -> str:
+        """Start the replicas of a job whose code is published; return the job handle."""
         launcher = choose_launcher(settings, _try_id(context))
         plan = launcher.plan(job, _try_id(context))
         if self.is_dry_run:
@@ -209,7 +212,7 @@ class JobOperator(BaseOperator):
         if self._killed:  # a signal handler of this thread ran during the start
             self._stop()
             raise TemporaryError(f"{job.name} was ended while it started")
-        return self._running
+        return handle
 
     def _watch(self, until: float | None, at_most: float | None) -> Ended | None:
         """Watch the job, and write the output of its replicas to the task log."""

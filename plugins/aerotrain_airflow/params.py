@@ -71,7 +71,7 @@ class RunOptions:
         empty="the setting of this Airflow",
         section=Section.LAUNCHER,
         kind=Kind.STRING,
-        choices=tuple(LAUNCHERS),
+        choices=LAUNCHERS,
     )
     reuse: bool = option(
         True,

@@ -14,13 +14,8 @@ from aerotrain.contract.errors import FinalError, nearest
 #: The section of Airflow's configuration.
 SECTION = "aerotrain"
 
-_BACKENDS = Path(__file__).parent / "backends"
-
-#: The launchers are the folders of ``backends``; the first is the default.
-LAUNCHERS = sorted(
-    (path.parent.name for path in _BACKENDS.glob("*/backend.py")),
-    key=lambda name: (name != "process", name),
-)
+#: The launchers (``launchers.py``); the first is the default.
+LAUNCHERS = ("process", "kubernetes")
 
 
 def listed(names: str) -> list[str]:

@@ -42,7 +42,6 @@ from aerotrain.training.model.checks import (
     check_job,
     check_steps,
     check_validation,
-    sums_its_loss,
 )
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.starting_point import resolve
@@ -229,8 +228,7 @@ def _try(
             check_rules(model, rules, compiled, schema, functions)
         else:
             check_rules_of_batches(rules)
-        # Fewer replicas share the uneven last batch of a data set in another way.
-        runs = trial.runs and not (trial.devices < trial.replicas and sums_its_loss(model))
+        runs = trial.runs
         if runs or job.strategy == "dtensor":
             runner = engine.step_runner(distribution, step, pipeline, 0)
             for ran in runner.run(1) if runs else ():

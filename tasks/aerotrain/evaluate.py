@@ -67,6 +67,7 @@ def run(replica: Replica) -> dict[str, Any]:
     baseline = baseline_of(replica, arguments)
     outcome, seen = evaluate(replica, arguments, trained, baseline)
     failures, warnings = reasons(arguments, outcome, seen, baseline)
+    warnings += trained.code_warnings()
     document = {
         "version": VERSION,
         "split": arguments.split,

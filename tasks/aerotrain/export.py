@@ -30,7 +30,7 @@ from aerotrain.training.input.shards import TRAIN_SPLIT, enough, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import ModelManifest
-from aerotrain.user_code import code_identity
+from aerotrain.user_code import code_of
 
 #: The model without its transform, in Keras's format, next to the SavedModel.
 KERAS_FILE = "model.keras"
@@ -78,6 +78,9 @@ def run(replica: Replica) -> str:
         return f"{store.url}/{version}"
     version = claim_version(store, export)
     about = {"model": arguments.model, "data": arguments.data, "tolerance": tolerance}
+    for each in ModelManifest.load(arguments.model).code_warnings():
+        print(f"warning: {each}", flush=True)
+        about["warning"] = each
     about |= {"formats": formats} if formats else {}
     publish(store, saved, str(version), about)
     print(f"published as version {version}: {store.url}/{version}", flush=True)
@@ -87,11 +90,12 @@ def run(replica: Replica) -> str:
 def description(job: Job, arguments: ExportArguments) -> dict[str, Any]:
     """The identity of the export: the same in every try, another for a retrained model."""
     trained = ModelManifest.load(arguments.model)
+    module = UserCode.load(trained.module, trained.data).name
     weights = open_store(trained.checkpoint).get(MANIFEST)
     return {
         "run": job.run,
         "task": job.task,
-        "code": code_identity(job.code),
+        "code": code_of(module),
         "model": arguments.model,
         "data": arguments.data,
         "formats": [*arguments.other_formats],

@@ -46,14 +46,13 @@ class Claim:
 
     @classmethod
     def from_json(cls, text: bytes, url: str) -> Self:
-        """Read a claim. Versions without tokens had token 0; earlier ones wrote ``generation``.
+        """Read a claim.
 
         Raises:
             FinalError: the content is not a claim.
         """
         try:
-            data = {"holder": "", "token": 0, **json.loads(text)}
-            data.setdefault("restarts", data.get("generation", 0))
+            data = dict(json.loads(text))
             claim = cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
             if not isinstance(claim.token, int) or not isinstance(claim.restarts, int):
                 raise TypeError("a token and a restart count are whole numbers")

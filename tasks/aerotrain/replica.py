@@ -38,6 +38,7 @@ from aerotrain.contract.errors import (
     SupersededError,
     TemporaryError,
     TerminationMessage,
+    message_of,
 )
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, Role
@@ -302,7 +303,7 @@ def _explain(replica: Replica, error: BaseException, code_folder: str) -> ExitCo
             print("".join(traceback.format_list(lines)), end="", flush=True)
         else:
             traceback.print_exception(error)
-        message = f"{type(error).__name__}: {error}{_place(lines, code_folder)}"
+        message = f"{type(error).__name__}: {message_of(error)}{_place(lines, code_folder)}"
     replica.write_termination_message(message)
     return code
 

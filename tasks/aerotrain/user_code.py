@@ -1,18 +1,24 @@
 """The user's code: archives of its folder in the store, and the import of its modules.
 
 All replicas run the code of one archive, which is named by the hash of its bytes: an unchanged
-folder gives the same archive, and readers verify the bytes.
+folder gives the same archive, and readers verify the bytes. What a model was trained with is less
+than the folder: the files that were imported.
 """
 
+import ast
 import gzip
 import hashlib
 import importlib
 import io
+import sys
 import tarfile
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
+from weakref import WeakKeyDictionary
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.store import MissingError, Store, checked_key, open_store
@@ -27,6 +33,9 @@ LARGEST = 64 << 20
 #: keeps all that was written within the last hour, does not remove it before its job is recorded.
 _WRITTEN_AGAIN_AFTER = 1800.0
 
+#: The hash of the file of each module of the user's, from its import on.
+_IMPORTED: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
+
 
 def pack(folder: Path) -> bytes:
     """The folder as a reproducible tar archive: equal files give equal bytes.
@@ -34,7 +43,7 @@ def pack(folder: Path) -> bytes:
     Raises:
         FinalError: it holds more than ``LARGEST`` bytes, or a link that leads out of it.
     """
-    files = _files(folder, "*")
+    files = _files(folder)
     size = sum(path.stat().st_size for path in files)
     unpacked = io.BytesIO()
     if size <= LARGEST:
@@ -54,7 +63,7 @@ def pack(folder: Path) -> bytes:
     return gzip.compress(unpacked.getvalue(), mtime=0)
 
 
-def _files(folder: Path, pattern: str) -> list[Path]:
+def _files(folder: Path) -> list[Path]:
     """The files of a code folder.
 
     Raises:
@@ -62,7 +71,7 @@ def _files(folder: Path, pattern: str) -> list[Path]:
     """
     found = [
         path
-        for path in folder.rglob(pattern)
+        for path in folder.rglob("*")
         if not any(
             fnmatch(part, each) for part in path.relative_to(folder).parts for each in _LEFT_OUT
         )
@@ -78,19 +87,50 @@ def _files(folder: Path, pattern: str) -> list[Path]:
     return sorted(filter(Path.is_file, found))
 
 
-def code_identity(code: str | None) -> str | None:
-    """What changes with a job's code: the URL of an archive, or a hash of a folder's Python files.
+def code_of(name: str) -> dict[str, str]:
+    """What of the user's code runs with the imported module ``name``: a hash of each file.
 
-    Its other files do not count, because the folder may hold the output of steps.
+    These are the imported files in the folder from which it was imported, by their paths there. A
+    hash is that of the import, even if the file has changed since.
     """
-    if code is None or "://" in code:
-        return code
-    folder, digest = Path(code), hashlib.sha256()
-    for path in _files(folder, "*.py"):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
-        digest.update(content)
-    return digest.hexdigest()
+    folder, package = f"{_folder_of(name)}/", name.partition(".")[0]
+    found = {}
+    for each, module in list(sys.modules.items()):
+        file = getattr(module, "__dict__", {}).get("__file__") or ""
+        # A folder may hold a virtual environment, or be that of all installed packages.
+        if file.startswith(folder) and (
+            "site-packages" not in file or each.partition(".")[0] == package
+        ):
+            if module not in _IMPORTED:
+                _IMPORTED[module] = _hash_of(Path(file))
+            found[file.removeprefix(folder)] = _IMPORTED[module]
+    return dict(sorted(found.items()))
+
+
+def changed_code(was: Mapping[str, str], name: str) -> list[str]:
+    """The files of ``was``, the ``code_of`` an earlier process, that are others in this one."""
+    return changed_files(was, _folder_of(name), code_of(name))
+
+
+def changed_files(
+    was: Mapping[str, str], folder: Path, imported: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """The files of ``was`` that are others in ``folder``; ``imported`` has hashes of some."""
+    return [each for each in was if (imported.get(each) or _hash_of(folder / each)) != was[each]]
+
+
+def _folder_of(name: str) -> Path:
+    """The folder from which the module ``name`` was imported."""
+    file = Path(getattr(sys.modules[name], "__file__", None) or name.replace(".", "/"))
+    return file.parents[name.count(".") + (file.name == "__init__.py")]
+
+
+def _hash_of(file: Path) -> str:
+    """A hash of a Python file, without comments and formatting; of one that is gone, of ""."""
+    content = file.read_bytes() if file.is_file() else b""
+    with suppress(SyntaxError, ValueError, RecursionError):  # it is compiled, or nested too deeply
+        content = ast.unparse(ast.parse(content)).encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 def publish_code(store: Store, folder: Path) -> str:
@@ -155,7 +195,8 @@ def user_module(name: str, purpose: str) -> ModuleType:
         ModuleNotFoundError: the module imports another one that does not exist.
     """
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        code_of(name)  # before anyone edits these files
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
@@ -163,3 +204,4 @@ def user_module(name: str, purpose: str) -> ModuleType:
             f"there is no module {name!r} {purpose}; check that the folder that holds it is "
             "the job's code folder (--code, by hand)"
         ) from error
+    return module

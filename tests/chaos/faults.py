@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.fault_injection import Training
+from benchmarks.fault_injection import Training, replica_pid
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.process.folder import JobFolder
+from aerotrain.launch.process.folder import JobFolder
+from aerotrain.supervisor.processes import send
 from chaos import dag_runs
 from chaos.scenes import Place, Scene
 
@@ -60,7 +61,7 @@ class HostFault:
 
 
 def _signal(number: int, name: str, training: Training, _: Scene) -> None:
-    os.kill(training.process(name).pid, number)
+    send([replica_pid(training.handle, name)], number)
 
 
 def _stop_and_continue(name: str, seconds: float, training: Training, _: Scene) -> None:

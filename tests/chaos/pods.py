@@ -18,10 +18,10 @@ from benchmarks.fault_injection import Training, inject
 from benchmarks.testbed import Testbed
 
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
-from aerotrain_airflow.backends.kubernetes.identity import JOB_LABEL, Handle
-from aerotrain_airflow.backends.kubernetes.plan import PodSettings
-from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain.launch.launcher import Launcher
+from aerotrain_airflow.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.kubernetes.identity import JOB_LABEL, Handle
+from aerotrain_airflow.kubernetes.plan import PodSettings
 from chaos.faults import ALONE, BOTH, CHIEF, EPOCHS, GANG, SERVED
 from chaos.trials import Judged, what_is_wrong
 from devtools.s3_server import s3_server

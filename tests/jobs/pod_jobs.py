@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import Any
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.replica import Replica
+from aerotrain.replica import Preempted, Replica
 from aerotrain.store import open_store
 
 DEADLINE = 300.0
@@ -67,13 +67,29 @@ def await_return(replica: Replica) -> str:
     """Succeed once the replicas that the argument ``awaited`` names have restarted so often."""
     lives = _lives(replica)
     lives.put(f"{replica.name}/{os.environ.get('AEROTRAIN_RESTARTS', '0')}", b"here")
-    until = time.monotonic() + DEADLINE
+    until = time.monotonic() + replica.job.arguments.get("deadline", DEADLINE)
     awaited = {f"{name}/{life}" for name, life in replica.job.arguments["awaited"].items()}
     while missing := awaited - {each.key for each in lives.list()}:
         if time.monotonic() > until:
             raise FinalError(f"{missing} did not come")
         time.sleep(0.2)
     return "all came"
+
+
+def save_slowly(replica: Replica) -> None:
+    """Save for some seconds when it is preempted, and succeed after a restart if it could."""
+    store = _lives(replica)
+    if replica.restarts:
+        if not store.exists("saved"):
+            raise FinalError("it was ended before it had saved")
+        return
+    replica.notice.promise()
+    print("trains", flush=True)
+    while not replica.notice.given():
+        time.sleep(0.1)
+    time.sleep(replica.job.arguments["seconds"])
+    store.put("saved", b"all")
+    raise Preempted("saved")
 
 
 def _lives(replica: Replica) -> Any:

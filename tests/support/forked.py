@@ -32,6 +32,7 @@ import numpy as np
 
 from aerotrain import replica, training
 from aerotrain.supervisor.preloading import IMPORTED
+from aerotrain.supervisor.processes import send
 
 _LEGACY = "TF_USE_LEGACY_KERAS"
 _FORKS = multiprocessing.get_context("forkserver")
@@ -46,7 +47,7 @@ def _end_servers() -> None:
     """End the fork servers; by themselves they would destroy what they imported: 1 s of CPU."""
     for server in _SERVERS.values():
         if server._forkserver_pid is not None:
-            os.kill(server._forkserver_pid, signal.SIGKILL)
+            send([server._forkserver_pid], signal.SIGKILL)
 
 
 class Forked:
@@ -97,8 +98,8 @@ class Forked:
         return said[0], None
 
     def send_signal(self, number: int) -> None:
-        if self.returncode is None:
-            os.kill(self.pid, number)
+        if self.returncode is None:  # the fork server may have waited for it already
+            send([self.pid], number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)

@@ -9,12 +9,12 @@ from typing import Any, Self
 import pytest
 
 from aerotrain.contract.job import Job
-from aerotrain_airflow.backends.base import LogLine
-from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
-from aerotrain_airflow.backends.kubernetes.identity import restarts_of, without_restarts
-from aerotrain_airflow.backends.kubernetes.plan import PodSettings
-from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.controller.decision import Ended
+from aerotrain.launch.backend import LogLine
+from aerotrain.launch.decision import Ended
+from aerotrain.launch.launcher import Launcher
+from aerotrain_airflow.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.kubernetes.identity import restarts_of, without_restarts
+from aerotrain_airflow.kubernetes.plan import PodSettings
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_double.statuses import Edit
 from support.kubernetes_worlds import ALONE, CONN_ID, connection, described, make_namespace, person

@@ -24,11 +24,11 @@ import kubernetes.config
 import pytest
 
 from aerotrain.contract.job import Job
+from aerotrain.launch.launcher import Launcher
 from aerotrain.store import open_store
 from aerotrain.user_code import publish_code
-from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
-from aerotrain_airflow.backends.kubernetes.plan import PodSettings
-from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain_airflow.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.kubernetes.plan import PodSettings
 from devtools.s3_server import S3Server
 from support.kubernetes_double import KubernetesDouble
 

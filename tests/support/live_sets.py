@@ -16,12 +16,13 @@ from benchmarks.fault_injection import processes_of, replica_pid
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
-from aerotrain_airflow.backends.base import LogLine
-from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.backends.process.backend import ProcessBackend, ProcessPlan
-from aerotrain_airflow.backends.process.supervisor_client import holder_of
-from aerotrain_airflow.backends.process.warm_start import ForkServer
-from aerotrain_airflow.controller.decision import Ended
+from aerotrain.launch.backend import LogLine
+from aerotrain.launch.decision import Ended
+from aerotrain.launch.launcher import Launcher
+from aerotrain.launch.process.backend import ProcessBackend, ProcessPlan
+from aerotrain.launch.process.supervisor_client import holder_of
+from aerotrain.launch.process.warm_start import ForkServer
+from aerotrain.supervisor.processes import send
 
 __all__ = ["Live", "process_launcher", "processes_of", "replica_environment", "replica_pid", "task"]
 
@@ -106,7 +107,7 @@ def fork_server_of(root: Path) -> int | None:
 def end_fork_server(root: Path) -> None:
     server = fork_server_of(root)
     if server is not None:
-        os.kill(server, signal.SIGTERM)
+        send([server], signal.SIGTERM)
 
 
 @pytest.fixture
@@ -131,8 +132,8 @@ TASK = """
 import os, sys
 from pathlib import Path
 from aerotrain.contract.job import Job
-from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.backends.process.backend import ProcessBackend
+from aerotrain.launch.launcher import Launcher
+from aerotrain.launch.process.backend import ProcessBackend
 launcher = Launcher(ProcessBackend(Path(sys.argv[1]), dict(os.environ), sys.argv[2]))
 handle = launcher.start(launcher.plan(Job.from_json(sys.argv[3]), sys.argv[2]))
 print("at", handle, flush=True)

@@ -8,8 +8,10 @@ import json
 import os
 import re
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,23 @@ from aerotrain.data.sources import Rejected
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
 
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(40) + b"IEND\xaeB`\x82"
-JPEG = b"\xff\xd8\xff\xe0" + bytes(40) + b"\xff\xd9"
+
+def _chunk(kind: bytes, data: bytes = b"") -> bytes:
+    return len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
+
+
+#: A white pixel, and the segments of a JPEG with some pixels.
+PNG = b"\x89PNG\r\n\x1a\n" + b"".join(
+    [
+        _chunk(b"IHDR", bytes([0, 0, 0, 1, 0, 0, 0, 1, 8, 0, 0, 0, 0])),
+        _chunk(b"IDAT", zlib.compress(b"\0\xff")),
+        _chunk(b"IEND"),
+    ]
+)
+JPEG = (
+    b"\xff\xd8\xff\xc0\0\x0b\x08\0\x01\0\x01\x01\x01\x11\0"
+    b"\xff\xda\0\x08\x01\x01\0\0\x3f\0pixels\xff\0pixels\xff\xd0pixels\xff\xd9"
+)
 
 
 @dataclass(frozen=True)
@@ -129,6 +146,24 @@ def _parquet(**columns: Any) -> bytes:
     return file.getvalue()
 
 
+def _parquet_of_pandas() -> bytes:
+    """What pandas writes of a filtered table, without pandas."""
+    table = pa.table({"n": [1], "__index_level_0__": [7]})
+    about = {"index_columns": ["__index_level_0__"], "columns": [], "pandas_version": "3.0.0"}
+    file = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(about)}), file)
+    return file.getvalue()
+
+
+def _parquet_of_a_damaged_page() -> bytes:
+    file = io.BytesIO()
+    numbers = pa.table({"n": np.arange(99)})
+    pq.write_table(
+        numbers, file, compression="none", use_dictionary=False, write_page_checksum=True
+    )
+    return _flipped(file.getvalue(), file.getvalue().index(np.int64(50).tobytes()))
+
+
 def _parquet_of_equal_names() -> bytes:
     file = io.BytesIO()
     pq.write_table(pa.table([[1], [2]], names=["n", "n"]), file)
@@ -178,6 +213,7 @@ def _deep(depth: int) -> bytes:
 
 _NUMBERS = {"types": {"n": "int64"}}
 _LISTS = b'{"n": [1, 2]}\n{"n": [3]}\n{}\n'
+_GAPS = b"n,m,d\n1,,2026-01-01\n,2,\n3,4,2026-01-02\n"
 _LINES = b"".join(b"%d,a\n" % number for number in range(9))
 
 # --- the cases
@@ -195,6 +231,20 @@ CASES = [
     Case("tabs between values", "csv", b"n\tt\n1\ta\n"),
     Case("tabs, with `delimiter`", "csv", b"n\tt\n1\ta\n", {"delimiter": "\t"}),
     Case("semicolons and decimal commas", "csv", b"n;t\n1,5;a\n"),
+    Case("blanks between values", "csv", b"59 2 32.1\n48 1 21.6\n"),
+    Case("blanks between values, below a header", "csv", b"age sex bmi\n48 1 21.6\n"),
+    Case("blanks in the values of one column", "csv", b"a text\ntwo words\none word\n"),
+    Case("blanks after commas", "csv", b"n, t\n1, a\n"),
+    Case("a header of numbers, after blanks", "csv", b"5.1, .5, 1e3\n4.9, .2, 2e3\n"),
+    Case("thousands or decimals", "csv", b'n\n"1,100"\n"1,101"\n'),
+    Case("thousands of millions", "csv", b'n\n"1,100,000"\n"900"\n'),
+    Case("decimal commas", "csv", b'n\n"1,5"\n"1,25"\n'),
+    Case("a line break in a file's name", "csv", {"1.csv": b"n\n1\n", "2\n.csv": b"n\n2\n"}),
+    Case("integers with gaps", "csv", b"n,m\n1,\n,2\n16777217,4\n"),
+    Case("integers with gaps that no float holds", "csv", b'n\n9007199254740993\n""\n'),
+    Case("integers with gaps, declared", "csv", _GAPS, {"types": {"n": "int64", "m": "int64"}}),
+    Case("a day that is missing", "csv", _GAPS, {"types": {"d": "date"}}),
+    Case("a label that is NaN", "csv", b"label\n1.5\nnan\n2.5\n", {"types": {"label": "float64"}}),
     Case("a byte order mark", "csv", b"\xef\xbb\xbfn,t\n1,a\n"),
     Case("UTF-16", "csv", "n,t\n1,a\n".encode("utf-16")),
     Case("a header in Latin-1", "csv", b"n,gr\xf6\xdfe\n1,2\n"),
@@ -250,6 +300,11 @@ CASES = [
     Case("lists of different lengths", "jsonl", _LISTS),
     Case("lists of different lengths, with `pad`", "jsonl", _LISTS, {"pad": {"n": 2}}),
     Case("a list longer than `pad`", "jsonl", _LISTS, {"pad": {"n": 1}}),
+    Case("a null in a list of numbers", "jsonl", b'{"n": [1, null]}\n{"n": [2, 3]}\n'),
+    Case("a null in a list of texts", "jsonl", b'{"n": ["a", null]}\n{"n": ["b", "c"]}\n'),
+    Case(
+        "a null in a padded list", "jsonl", b'{"n": ["a", null]}\n{"n": ["b"]}\n', {"pad": {"n": 2}}
+    ),
     Case("objects in objects", "jsonl", b'{"n": {"a": 1}}\n'),
     Case("lists of objects", "jsonl", b'{"n": [{"a": 1}]}\n'),
     Case(
@@ -262,6 +317,30 @@ CASES = [
     Case("two columns of one name", "parquet", _parquet_of_equal_names()),
     Case("a column of nothing", "parquet", _parquet(n=[1, 2], t=pa.array([None, None]))),
     Case("a missing integer", "parquet", _parquet(n=[1, None, 3])),
+    Case(
+        "a missing day, a missing truth",
+        "parquet",
+        _parquet(d=[date(2026, 1, 1), None], b=[None, True]),
+    ),
+    Case(
+        "a column of nothing in one of two files",
+        "parquet",
+        {
+            "1.parquet": _parquet(t=pa.nulls(2), n=pa.nulls(2)),
+            "2.parquet": _parquet(t=["a"], n=[1]),
+        },
+    ),
+    Case("the index of pandas", "parquet", _parquet_of_pandas()),
+    Case("a wrong checksum of a page", "parquet", _parquet_of_a_damaged_page()),
+    Case("a null in a list of texts", "parquet", _parquet(t=[["a", None], ["b", "c"]])),
+    Case("a null in a list of numbers", "parquet", _parquet(n=[[1, None], [2, 3]])),
+    Case("a null in a list of truths", "parquet", _parquet(b=[[True, None], [True, False]])),
+    Case("a label that is NaN", "parquet", _parquet(label=[1.5, float("nan")])),
+    Case("unsigned integers", "parquet", _parquet(n=pa.array([1, 2**63 - 1], pa.uint64()))),
+    Case(
+        "unsigned integers beyond int64", "parquet", _parquet(n=pa.array([1, 2**63], pa.uint64()))
+    ),
+    Case("a time of day", "parquet", _parquet(t=pa.array([1, 2], pa.time32("ms")))),
     Case("lists of different lengths", "parquet", _parquet(n=[[1, 2], [3]])),
     Case(
         "a column of maps",
@@ -270,6 +349,18 @@ CASES = [
     ),
     # images
     Case("a cut-off image", "images", {"cat/1.jpg": JPEG[:-2], "cat/2.jpg": JPEG}),
+    Case("a cut-off image", "images", {"cat/1.png": PNG[:-8], "cat/2.png": PNG}),
+    Case(
+        "an image without its middle",
+        "images",
+        {"cat/1.jpg": JPEG[:9] + JPEG[30:], "cat/2.jpg": JPEG},
+    ),
+    Case(
+        "an image without its pixels",
+        "images",
+        {"cat/1.jpg": JPEG[:15] + JPEG[-2:], "cat/2.jpg": JPEG},
+    ),
+    Case("a wrong bit in an image", "images", {"cat/1.png": _flipped(PNG, 45), "cat/2.png": PNG}),
     Case("text called `.png`", "images", {"cat/1.png": b"no image", "cat/2.png": PNG}),
     Case("an image of no bytes", "images", {"cat/1.png": b"", "cat/2.png": PNG}),
     # arrays
@@ -284,6 +375,8 @@ CASES = [
         "npy",
         {"a.npy": _npy(np.zeros(3)), "b.npy": _npy(np.zeros(4))},
     ),
+    Case("unsigned integers", "npy", {"x.npy": _npy(np.array([1, 2], np.uint64))}),
+    Case("a label that is NaN", "npy", {"label.npy": _npy(np.array([1.5, np.nan]))}),
     Case("a header of 2³² rows", "idx", {"x.idx": b"\0\0\x08\x03" + b"\xff" * 12 + bytes(400)}),
     Case("no archive", "npz", b"PK"),
     Case("arrays of different lengths", "npz", _npz(a=np.zeros(3), b=np.zeros(4))),
@@ -297,6 +390,8 @@ CASES = [
     Case("a wrong bit in a length", "tfrecord", _flipped(_records(), 0)),
     Case("a file that is cut off", "tfrecord", _records()[:-1]),
     Case("records that are no Example", "tfrecord", _records() + _frame(b"\xff") + _records()),
+    Case("SequenceExamples", "tfrecord", _frame(b"\x12\x04\n\x02\n\0") * 3),
+    Case("Examples without a feature", "tfrecord", _frame(b"") * 3),
     Case("Examples of other features", "tfrecord", _records() + _frame(b"")),
 ]
 

@@ -22,7 +22,8 @@ from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset
 from aerotrain.replica import Replica
-from aerotrain.standalone import CHIEF, prepare, reserved_addresses
+from aerotrain.standalone import CHIEF, prepare
+from aerotrain.supervisor.ports import reserved_addresses
 from support.forked import Forked
 from support.waiting import wait_for
 
@@ -106,7 +107,7 @@ class Pipeline:
         )
         self.started.append(run)
         with ExitStack() as stack:
-            addresses = stack.enter_context(reserved_addresses(job))
+            addresses, _ = stack.enter_context(reserved_addresses(job))
             processes = {}
             for name in job.names():
                 scratch = self.folder / "scratch" / f"{run}-{len(self.started)}" / str(name)
@@ -149,7 +150,7 @@ def suspend(process: Process) -> None:
     """Freeze the process: SIGSTOP, of which it gets no notice."""
     process.send_signal(signal.SIGSTOP)
     stopped = psutil.Process(process.pid)
-    wait_for("SIGSTOP", lambda: stopped.status() == psutil.STATUS_STOPPED, seconds=10)
+    wait_for("SIGSTOP", lambda: stopped.status() == psutil.STATUS_STOPPED, seconds=60)
 
 
 def read_until(process: Process, words: str) -> str:
@@ -213,7 +214,7 @@ def steps_of_replicas(
     first = jobs[0][0]
     words = [word for job, steps in jobs for word in (str(steps), job.to_json())]
     with ExitStack() as stack:
-        addresses = stack.enter_context(reserved_addresses(first))
+        addresses, _ = stack.enter_context(reserved_addresses(first))
         processes = []
         for name in first.names():
             own = folder / str(name)

@@ -7,14 +7,14 @@ without them it answers 401 or 403. Airflow does not check the routes of plugins
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from airflow.models import DagRun, TaskInstance
 from airflow.utils.state import DagRunState, TaskInstanceState
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
+from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from sqlalchemy import select
@@ -23,15 +23,12 @@ from aerotrain.contract.errors import AerotrainError, SpecError
 from aerotrain.contract.names import path_segment
 from aerotrain.store import MissingError, Store
 from aerotrain_airflow.credentials import store_of
-from aerotrain_airflow.run_page.reading import Answers, Recent
-from aerotrain_airflow.run_page.run_data import curve_data, run_data, trend_data
+from aerotrain_airflow.run_page.reading import Answers
+from aerotrain_airflow.run_page.run_data import run_data
 from aerotrain_airflow.run_page.store_files import HEADERS, file_of, list_page
 from aerotrain_airflow.settings import Settings
 
 _STATIC = Path(__file__).parent / "static"
-
-#: The most runs whose curves are compared, and the number of runs in the trend.
-_COMPARED, _TREND = 10, 50
 
 #: The states of a run whose trainings may still change.
 _ACTIVE = (DagRunState.QUEUED, DagRunState.RUNNING)
@@ -43,7 +40,6 @@ _POLICY = {"Content-Security-Policy": "default-src 'self'; img-src 'self' data:"
 _CREDENTIAL_SECONDS = 300
 
 _answers: Answers[Any] = Answers()
-_ended: Recent[list[dict[str, Any]]] = Recent(1000)
 
 _may_read = Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE))
 _guarded = APIRouter(dependencies=[_may_read])
@@ -75,45 +71,6 @@ def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
         failed_tasks=sorted(set(session.scalars(failed))),
         active=active,
     )
-
-
-@_guarded.get("/curves/{dag_id}")
-def compared(dag_id: str, run: Annotated[list[str], Query(max_length=_COMPARED)]) -> JSONResponse:
-    """The curves of several runs."""
-    return _answer(
-        ("curves", dag_id, *run),
-        lambda: {"runs": [curve_data(_store(dag_id), each) for each in run]},
-    )
-
-
-@_guarded.get("/trend/{dag_id}")
-def trend(dag_id: str, session: SessionDep) -> JSONResponse:
-    """The goodput of the last runs of a DAG, the oldest first."""
-    newest = (
-        select(DagRun)
-        .where(DagRun.dag_id == dag_id)
-        .order_by(DagRun.run_after.desc())
-        .limit(_TREND)
-    )
-    runs = [
-        (each.run_id, each.run_after.timestamp(), each.end_date)
-        for each in reversed(session.scalars(newest).all())
-    ]
-
-    def read() -> dict[str, Any]:
-        store = _store(dag_id)
-        rows = []
-        for run_id, after, end in runs:
-            key = (dag_id, run_id, end)
-            found = _ended.get(key) if end else None
-            if found is None:
-                found = trend_data(store, run_id, after)
-                if end:
-                    _ended.put(key, found)
-            rows += found
-        return {"runs": rows}
-
-    return _answer(("trend", dag_id), read)
 
 
 @_guarded.get("/files/{dag_id}/{key:path}")

@@ -17,7 +17,7 @@ from typing import Any
 from aerotrain.contract import curves
 from aerotrain.contract.curves import Curves, Point
 from aerotrain.contract.event_log import CHIEF_LOG, RUN_LOG, Event, EventType, read
-from aerotrain.contract.gate import CARD, METRICS
+from aerotrain.contract.gate import CARD
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.replica_status import FOLDER as STATUS_FOLDER
 from aerotrain.contract.replica_status import GONE_AFTER, ReplicaStatus
@@ -25,7 +25,7 @@ from aerotrain.data.dataset import PAGE
 from aerotrain.serving.versions import FOLDER as VERSIONS
 from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
-from aerotrain_airflow.goodput import Goodput, goodput_of, merged
+from aerotrain_airflow.goodput import goodput_of, merged
 from aerotrain_airflow.reuse import REUSED
 from aerotrain_airflow.run_page.marks import at_steps, failure_of, marks_of
 from aerotrain_airflow.run_page.reading import content_of
@@ -59,36 +59,8 @@ def run_data(
     }
 
 
-def curve_data(store: Store, run_id: str) -> dict[str, Any]:
-    """The curves of a run, for comparison with those of another."""
-    run = store.child(_folder(run_id))
-    trainings = _trainings(run, _by_task(run.list()))
-    return {"run_id": run_id, "trainings": [each.curve_data() for each in trainings]}
-
-
-def trend_data(store: Store, run_id: str, at: float) -> list[dict[str, Any]]:
-    """The goodput of the trainings of a run, and the metrics of their evaluation."""
-    run = store.child(_folder(run_id))
-    found = _by_task(run.list())
-    metrics: dict[str, Any] = {}
-    for objects in found.values():
-        if (evaluated := objects.files.get(METRICS)) is not None:
-            metrics |= json.loads(content_of(run, evaluated)).get("metrics", {})
-    common = {"run_id": run_id, "at": at, "metrics": _finite(metrics)}
-    return [
-        {**common, "task": each.task, **_short(each.goodput())}
-        for each in _trainings(run, found)
-        if not each.reused
-    ]
-
-
 def _folder(run_id: str) -> str:
     return f"runs/{path_segment(run_id)}"
-
-
-def _short(goodput: Goodput | None) -> dict[str, Any]:
-    values = goodput.to_dict() if goodput else {}
-    return {name: values.get(name) for name in ("goodput", "wall_seconds", "lost_seconds")}
 
 
 @dataclass(frozen=True)
@@ -105,7 +77,7 @@ class _TaskObjects:
         return bool({CHIEF_LOG, curves.KEY} & self.files.keys() or self.statuses)
 
 
-_READ = (curves.KEY, CHIEF_LOG, RUN_LOG, CARD, METRICS, REUSED)
+_READ = (curves.KEY, CHIEF_LOG, RUN_LOG, CARD, REUSED)
 
 
 def _by_task(listed: Iterable[StoredObject]) -> dict[str, _TaskObjects]:
@@ -156,7 +128,10 @@ class _Training:
         times = step_times(statuses)
         slow = slowest(times)
         return {
-            **self.curve_data(),
+            "task": self.task,
+            "curves": _columns(self.curves.during.points),
+            "epochs": _columns(self.curves.of_epochs.points),
+            "evaluations": _columns([*self._evaluations()]),
             "steps": self.curves.steps or None,
             "running": running,
             "failure": "" if running else failure_of(events),
@@ -179,15 +154,6 @@ class _Training:
             "goodput": {**goodput.to_dict(), "restarts": restarts} if goodput else None,
         }
 
-    def curve_data(self) -> dict[str, Any]:
-        return {
-            "task": self.task,
-            "options": self.curves.options,
-            "curves": _columns(self.curves.during.points),
-            "epochs": _columns(self.curves.of_epochs.points),
-            "evaluations": _columns([*self._evaluations()]),
-        }
-
     def _evaluations(self) -> Iterator[Point]:
         """The metrics that an evaluator has measured, of the last checkpoints."""
         for found in self._objects.evaluations[-_MOST_EVALUATIONS:]:
@@ -195,10 +161,6 @@ class _Training:
                 measured = json.loads(content_of(self._run, found))
                 metrics = {f"val_{name}": each for name, each in measured["metrics"].items()}
                 yield Point(at=measured["at"], step=measured["step"], metrics=metrics)
-
-    def goodput(self) -> Goodput | None:
-        events = self._events()
-        return goodput_of(events) if events else None
 
     def _events(self) -> list[Event]:
         """The events of earlier attempts with those of the group, and the chief's own so far."""

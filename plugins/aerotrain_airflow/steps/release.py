@@ -9,9 +9,9 @@ from aerotrain.contract.errors import SpecError
 from aerotrain.contract.formats import Format
 from aerotrain.contract.gate import SERVING, Choice
 from aerotrain_airflow.approval import ModelApprovalOperator
-from aerotrain_airflow.backends.kubernetes.serving import server_pod
-from aerotrain_airflow.backends.kubernetes.template import merge
 from aerotrain_airflow.gate import at_least
+from aerotrain_airflow.kubernetes.serving import server_pod
+from aerotrain_airflow.kubernetes.template import merge
 from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.params import REUSE, WHERE, RunParam
 from aerotrain_airflow.promotion import PromoteOperator, RollbackOperator

@@ -1,8 +1,7 @@
 """The curves of a training: its loss, rates and metrics, in a limited number of points.
 
 The chief writes them as JSON lines while it trains, so that they can be read without TensorFlow.
-The first line has the number of steps, the URL of the data set and the options, each other one is a
-point. When
+The first line has the number of steps and the URL of the data set, each other one is a point. When
 there are too many points, pairs of them are merged: a point has the last values, and the least and
 greatest of all that it stands for, so no extreme is lost.
 """
@@ -108,20 +107,12 @@ def _merged(pair: list[Point]) -> Point:
 class Curves:
     """The curves of a training of ``steps`` steps: one during its epochs, one of whole epochs.
 
-    ``data`` is the URL of its data set, and ``options`` by name are what was chosen for it.
+    ``data`` is the URL of its data set.
     """
 
-    def __init__(
-        self,
-        steps: int,
-        data: str,
-        points: Iterable[Point] = (),
-        *,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, steps: int, data: str, points: Iterable[Point] = ()) -> None:
         self.steps = steps
         self.data = data
-        self.options = options or {}
         found = list(points)
         self.during = Curve(each for each in found if each.epoch is None)
         self.of_epochs = Curve(each for each in found if each.epoch is not None)
@@ -137,7 +128,7 @@ class Curves:
 
     def to_bytes(self) -> bytes:
         """As JSON lines."""
-        head = {"version": 1, "steps": self.steps, "data": self.data, "options": self.options}
+        head = {"version": 1, "steps": self.steps, "data": self.data}
         return "\n".join([json.dumps(head), *(each.to_json() for each in self.points), ""]).encode()
 
     @classmethod
@@ -153,4 +144,4 @@ class Curves:
                 points.append(Point(**{"metrics": {}, **known}))
             except (ValueError, TypeError):
                 continue
-        return cls(head.get("steps", 0), head.get("data", ""), points, options=head.get("options"))
+        return cls(head.get("steps", 0), head.get("data", ""), points)

@@ -1,11 +1,19 @@
 """Final and temporary errors, and how a replica reports them: exit code and termination message."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
 from typing import Self
+
+#: What Keras puts around the message of an error in a layer: its heading, colors and arguments.
+_OF_LAYER = re.compile(
+    r".*Exception encountered when calling .*?\n\n(?:\x1b\[1m)?(.*?)(?:\x1b\[0m)?\n\n"
+    r"(?:Call a|A)rguments received by .*",
+    re.DOTALL,
+)
 
 
 class AerotrainError(Exception):
@@ -101,6 +109,15 @@ def _names(found: object) -> frozenset[str]:
     return frozenset(map(str, found)) if isinstance(found, Iterable) else frozenset()
 
 
+def message_of(error: BaseException) -> str:
+    """The message of an error of anyone's, without what Keras adds to one in a layer."""
+    # The text of a KeyError is a literal, in one line.
+    is_key = isinstance(error, KeyError) and len(error.args) == 1
+    message = str(error.args[0] if is_key else error)
+    found = _OF_LAYER.fullmatch(message)
+    return found[1].strip() if found else str(error)
+
+
 def counted(count: int, noun: str) -> str:
     """``"1 record"`` or ``"2,000 records"``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
@@ -108,5 +125,15 @@ def counted(count: int, noun: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """``", did you mean 'x'?"`` for the known name nearest to ``name``, or nothing."""
-    close = get_close_matches(name, map(str, known), n=1)
+    close = by_nearness(name, known, 0.6)
     return f", did you mean {close[0]!r}?" if close else ""
+
+
+def by_nearness(name: str, known: Iterable[str], cutoff: float = 0.0) -> list[str]:
+    """The known names from the nearest on, at least as near as ``cutoff``; case counts last."""
+    by_letters: dict[str, list[str]] = {}
+    for each in map(str, known):
+        by_letters.setdefault(each.lower(), []).append(each)
+    near = get_close_matches(name.lower(), by_letters, max(1, len(by_letters)), cutoff)
+    groups = [by_letters[letters] for letters in near]
+    return [each for group in groups for each in get_close_matches(name, group, len(group), 0.0)]

@@ -14,9 +14,6 @@ from typing import Any, Self
 #: complete event log of the run.
 CHIEF_LOG, RUN_LOG = "events-chief.jsonl", "events.json"
 
-#: Their names in earlier versions, for retries of a run that began under one.
-EARLIER_NAMES = {CHIEF_LOG: "ledger-chief.jsonl", RUN_LOG: "ledger.json"}
-
 
 class EventType(StrEnum):
     """The type of an event. The event's ``seconds`` is its duration, which ends at ``at``."""
@@ -33,10 +30,6 @@ class EventType(StrEnum):
     REWORK = "rework"  # ``times`` steps of which another worker had run a part
     ADOPT = "adopt"  # another attempt took over the replica group
     END = "end"  # in the log of a replica group, with the state of the job as ``kind``
-
-    @classmethod
-    def _missing_(cls, value: object) -> "EventType | None":
-        return cls.PREEMPTED if value == "told to go" else None  # the word of earlier versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +68,6 @@ class Event:
         """Read one event; fields of a later version are ignored."""
         known = {each.name for each in fields(cls)}
         values = {name: value for name, value in data.items() if name in known}
-        values.setdefault("restarts", data.get("generation", 0))  # the key of earlier versions
         unresponsive = tuple(values.get("unresponsive", ()))
         return cls(**{**values, "event": EventType(values["event"]), "unresponsive": unresponsive})
 

@@ -22,6 +22,9 @@ MODEL = "model.json"
 #: Keras dtype policies that a training may use.
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
+#: The usual steps of an execution.
+STEPS_PER_EXECUTION = 50
+
 #: How workers all-reduce: TensorFlow's choice, a ring over gRPC, or NVIDIA's library.
 COMMUNICATIONS = ("auto", "ring", "nccl")
 
@@ -103,8 +106,8 @@ class TrainArguments(Arguments):
         None,
         title="Start from a model",
         help="Model from which the variables of equal path and shape get their first values: "
-        "serving, the version that this pipeline serves; the URL of a trained model or of "
-        "an exported version; or the id of a run of this DAG.",
+        "serving, the version that this pipeline serves; the URL of a trained model, of "
+        "an exported version or of a checkpoint; or the id of a run of this DAG.",
         empty="random values",
         section=Section.TRAINING,
         kind=Kind.STRING,
@@ -119,6 +122,13 @@ class TrainArguments(Arguments):
         'not named. Example: {"3": 2.5}.',
         section=Section.TRAINING,
         in_form=False,
+    )
+    drop_remainder: bool = option(
+        False,
+        title="Drop the remainder",
+        help="Leave out the records of an epoch, and of a validation, that fill no batch, for a "
+        "model that takes batches of one size, such as a stateful recurrent one.",
+        section=Section.RARE,
     )
     synchronized_batch_norm: bool = option(
         False,
@@ -172,12 +182,14 @@ class TrainArguments(Arguments):
         section=Section.RARE,
         minimum=0,
     )
-    steps_per_execution: int = option(
-        50,
+    steps_per_execution: int | None = option(
+        None,
         title="Steps per execution",
-        help="Training steps in one call of a compiled function. Progress is reported and "
-        "checkpoints are saved between two calls.",
+        help="Training steps in one call of a compiled function. Progress is reported, callbacks "
+        "by batch are called, and checkpoints are saved between two calls.",
+        empty=f"{STEPS_PER_EXECUTION}, or 1 for a callback of the user's own by batch",
         section=Section.PERFORMANCE,
+        kind=Kind.INTEGER,
         minimum=1,
     )
     dtype_policy: str = option(
@@ -280,6 +292,11 @@ class TrainArguments(Arguments):
                     f"class_weight[{each!r}] is {weight!r}; give a class, which is a whole "
                     "number, a weight of 0 or more"
                 )
+
+    @property
+    def steps_of_execution(self) -> int:
+        """The most steps in one call of a compiled function."""
+        return self.steps_per_execution or STEPS_PER_EXECUTION
 
     @property
     def all_hparams(self) -> dict[str, Any]:

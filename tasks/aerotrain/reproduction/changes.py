@@ -16,7 +16,7 @@ from aerotrain.data.prepare.plan import make_plan
 from aerotrain.reproduction.origin import Origin
 from aerotrain.store import MANIFEST, open_store
 from aerotrain.training.model_manifest import ModelManifest, packages
-from aerotrain.user_code import code_identity, fetch_code
+from aerotrain.user_code import changed_files, fetch_code
 
 
 def changes(origin: Origin) -> list[str]:
@@ -72,7 +72,7 @@ def _plan(rules: PlanArguments, code: str | None) -> Plan:
 
 
 def _of_code(trained: ModelManifest) -> Iterator[str]:
-    was = trained.recipe.get("code_identity")
+    was = trained.recipe.get("modules")
     if trained.code is None:
         return
     if "://" in trained.code:
@@ -85,8 +85,8 @@ def _of_code(trained: ModelManifest) -> Iterator[str]:
         yield f"the folder of the code, {trained.code}, is not on this machine"
     elif was is None:
         yield f"the code is the folder {trained.code}, which may have changed"
-    elif code_identity(trained.code) != was:
-        yield f"the modules in {trained.code} have changed"
+    elif changed := changed_files(was, Path(trained.code)):
+        yield f"of the modules in {trained.code}, {' and '.join(changed)} changed"
 
 
 def _of_starting_point(trained: ModelManifest) -> Iterator[str]:

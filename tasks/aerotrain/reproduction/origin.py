@@ -92,7 +92,7 @@ class Origin:
             },
             "code": {
                 "address": trained.code,
-                "identity": trained.recipe.get("code_identity"),
+                "modules": trained.recipe.get("modules"),
             },
             "environment": dict(trained.environment),
             "data": {"url": trained.data} if plan is None else _data(trained.data, plan),

@@ -1,6 +1,6 @@
 """Steps without Airflow: in this process, or as processes of this machine."""
 
-from aerotrain.standalone.replicas import reserved_addresses, run_replicas
+from aerotrain.standalone.replicas import run_replicas
 from aerotrain.standalone.steps import (
     ATTEMPT,
     CHIEF,
@@ -16,7 +16,6 @@ __all__ = [
     "predict",
     "prepare",
     "remove_at_exit",
-    "reserved_addresses",
     "run_replicas",
     "run_step",
 ]

@@ -28,6 +28,9 @@ RANGE = 4 * 2**20
 #: Range requests of one object in flight.
 _AHEAD = 4
 
+#: Downloads of an object that differs from its manifest each time, until it counts as corrupt.
+_DOWNLOADS = 2
+
 
 @dataclass(frozen=True)
 class StoredFile:
@@ -149,15 +152,15 @@ def fetch_file(source: Store, key: str, expected: StoredFile, path: Path) -> Non
     Raises:
         CorruptError: it is missing, or its size or SHA-256 differs.
     """
-    url = f"{source.url}/{key}"
-    try:
+
+    def once() -> StoredFile:
         source.download(key, path)
-    except MissingError as error:
-        raise gone(url) from error
-    found = StoredFile.of(path)
-    if found != expected:
-        path.unlink()
-        raise corrupt(url, expected, found)
+        found = StoredFile.of(path)
+        if found != expected:
+            path.unlink()
+        return found
+
+    _fetch(once, f"{source.url}/{key}", expected)
 
 
 def fetch_in_ranges(
@@ -174,35 +177,47 @@ def fetch_in_ranges(
         CorruptError: it is missing, or its size or SHA-256 differs.
         StoreFull: the disk is full.
     """
-    url = f"{store.url}/{key}"
 
-    def read(start: int) -> bytes:
-        return store.get_range(key, start, min(start + RANGE, expected.bytes + 1), etag)
-
-    try:
+    def once() -> StoredFile:
         etag = store.stat(key).etag
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # Up to one byte past the end, to detect a longer object.
+        starts = range(0, expected.bytes + 1, RANGE)
         digest, size = hashlib.sha256(), 0
         with tempfile.NamedTemporaryFile(prefix=PARTIAL, dir=path.parent, delete=False) as file:
             partial = Path(file.name)
             try:
-                # Up to one byte past the end, to detect a longer object.
-                starts = range(0, expected.bytes + 1, RANGE)
-                for data in in_order(pool, read, starts, _AHEAD):
+                for data in in_order(pool, lambda start: part(start, etag), starts, _AHEAD):
                     digest.update(data)
                     size += len(data)
                     file.write(data)
                 file.flush()
                 found = StoredFile(size, digest.hexdigest())
-                if found != expected:
-                    raise corrupt(url, expected, found)
-                partial.replace(path)
+                if found == expected:
+                    partial.replace(path)
+                return found
             finally:
                 partial.unlink(missing_ok=True)
-    except MissingError as error:
-        raise gone(url) from error
+
+    def part(start: int, etag: str) -> bytes:
+        return store.get_range(key, start, min(start + RANGE, expected.bytes + 1), etag)
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _fetch(once, f"{store.url}/{key}", expected)
     except OSError as error:
         raise store_error(error, str(path)) from error
+
+
+def _fetch(once: Callable[[], StoredFile], url: str, expected: StoredFile) -> None:
+    """Download what a manifest lists, once more if it differs: it may be damaged on its way."""
+    for _ in range(_DOWNLOADS):
+        try:
+            found = once()
+        except MissingError as error:
+            raise gone(url) from error
+        if found == expected:
+            return
+    raise corrupt(url, expected, found)
 
 
 def gone(url: str) -> CorruptError:

@@ -16,7 +16,9 @@ from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
+    ChecksumError,
     ClientError,
+    FlexibleChecksumError,
     HTTPClientError,
     IncompleteReadError,
     NoCredentialsError,
@@ -24,6 +26,7 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as NoConnection
 from botocore.loaders import JSONFileLoader
+from botocore.parsers import ResponseParserError
 from s3transfer.exceptions import RetriesExceededError
 
 from aerotrain.contract.errors import AerotrainError, FinalError, SpecError
@@ -49,8 +52,41 @@ _ATTEMPTS = 3
 _CONNECT_SECONDS = 3.0
 _ANSWER_SECONDS = 10.0
 
-#: Error codes that are worth a retry, whatever their HTTP status.
-_PASSING = frozenset({"ExpiredToken", "RequestTimeout", "SlowDown"})
+#: Error codes that pass, whatever their HTTP status: of a credential that is renewed or a clock
+#: that is set, of a body that was damaged on its way, and of a store with too much to do. Of all
+#: others, the status decides: 401 and 403 are refused, 404 is missing, 409, 429 and 5xx pass.
+_PASSING = frozenset(
+    [
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "TokenRefreshRequired",
+        "RequestExpired",
+        "RequestTimeTooSkewed",
+        "BadDigest",
+        "XAmzContentSHA256Mismatch",
+        "XAmzContentChecksumMismatch",
+        "IncompleteBody",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "PriorRequestNotComplete",
+        "OperationAborted",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "RequestLimitExceeded",
+        "BandwidthLimitExceeded",
+        "LimitExceededException",
+        "TooManyRequestsException",
+        "ProvisionedThroughputExceededException",
+        "TransactionInProgressException",
+    ]
+)
+
+#: The codes that botocore makes of a response to HEAD, which has no body and so no code.
+_WITHOUT_BODY = frozenset({"400", "401", "403"})
 
 #: The CRT client fails on endpoints that are an address and a port.
 _TRANSFER = TransferConfig(preferred_transfer_client="classic")
@@ -146,7 +182,7 @@ class S3Store:
 
     def stat(self, key: str) -> StoredObject:
         with self._explaining(key) as full:
-            found = self._client.head_object(Bucket=self._bucket, Key=full)
+            found = self._head(full)
         return StoredObject(
             key, found["ContentLength"], found["ETag"].strip('"'), found["LastModified"].timestamp()
         )
@@ -202,7 +238,7 @@ class S3Store:
     def exists(self, key: str) -> bool:
         try:
             with self._explaining(key) as full:
-                self._client.head_object(Bucket=self._bucket, Key=full)
+                self._head(full)
         except MissingError:
             return False
         return True
@@ -240,6 +276,16 @@ class S3Store:
     def child(self, prefix: str) -> "S3Store":
         return S3Store(self._client, self._bucket, self._prefix + checked_prefix(prefix))
 
+    def _head(self, full: str) -> Any:
+        try:
+            return self._client.head_object(Bucket=self._bucket, Key=full)
+        except ClientError as error:
+            if error.response["Error"].get("Code") not in _WITHOUT_BODY:
+                raise
+            # The same request with a body in its response says why.
+            self._client.get_object(Bucket=self._bucket, Key=full)["Body"].close()
+            return self._client.head_object(Bucket=self._bucket, Key=full)
+
     def _found(self, full: str, data: bytes) -> Any:
         """The endpoint's response for that object, if ``data`` is its content."""
         answer = self._client.get_object(Bucket=self._bucket, Key=full)
@@ -267,6 +313,10 @@ class S3Store:
                 f"{self._endpoint} did not answer for {url} ({error}); check that it runs, "
                 "and that AWS_ENDPOINT_URL is right"
             ) from error
+        except (ChecksumError, FlexibleChecksumError, ResponseParserError) as error:
+            raise StoreUnavailable(
+                f"the response for {url} was damaged on its way ({error}); try again"
+            ) from error
         except BotoCoreError as error:
             raise FinalError(f"{url} cannot be requested: {error}; correct the URL") from error
         except OSError as error:
@@ -277,7 +327,7 @@ class S3Store:
         code = error.response["Error"].get("Code", "")
         said = f"{self._endpoint} answered {code}: {error.response['Error'].get('Message', '')}"
         status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-        if code in _PASSING:
+        if code in _PASSING or code == str(HTTPStatus.BAD_REQUEST.value):
             return StoreUnavailable(f"{url} was not served ({said}); try again")
         match status:
             case HTTPStatus.NOT_FOUND if code == "NoSuchBucket":

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from aerotrain.supervisor.processes import adopt_orphans, descendants, send, wait_until
+from aerotrain.supervisor.processes import adopt_orphans, descendants, send, session_of, wait_until
 
 #: Seconds that replicas have to save checkpoints and end: a few more than their supervisor gives
 #: them. The container's grace period must be longer.
@@ -37,7 +37,7 @@ def run(command: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, stop)
     exit_code = _exit_code_of(airflow)
     everything = descendants(os.getpid())
-    send([each for each in everything if _session(each) == airflow], signal.SIGKILL)
+    send([each for each in everything if session_of(each) == airflow], signal.SIGKILL)
     send(descendants(os.getpid()), signal.SIGTERM)
     wait_until(lambda: not descendants(os.getpid()), GRACE)
     return 0 if is_stopped else exit_code
@@ -48,13 +48,6 @@ def _exit_code_of(child: int) -> int:
     while (ended := os.wait())[0] != child:
         pass
     return os.waitstatus_to_exitcode(ended[1])
-
-
-def _session(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return None
 
 
 if __name__ == "__main__":

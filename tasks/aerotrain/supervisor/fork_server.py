@@ -84,7 +84,7 @@ def _be_supervisor(request: Mapping[str, Any], preloaded: Preloaded) -> NoReturn
         os.environ.update(request["environment"])
         folder = Path(request["folder"])
         os.chdir(folder)
-        supervise(folder, lambda: preloaded)
+        supervise(folder, preloaded)
     finally:
         os._exit(1)
 

@@ -18,6 +18,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName
 
 #: Below Linux's ephemeral ports (32768 to 60999, ip_local_port_range in ip(7)).
 PORTS = range(20000, 32000)
@@ -124,6 +126,21 @@ def reserved_ports(count: int, owner: str | None = None) -> Iterator[list[Port]]
         yield ports
     finally:
         release(ports)
+
+
+@contextmanager
+def reserved_addresses(
+    job: Job, owner: str | None = None
+) -> Iterator[tuple[dict[ReplicaName, str], list[Port]]]:
+    """An address of this machine for each replica of the job, and the ports, as ``reserved_ports``.
+
+    Raises:
+        TemporaryError: there are not enough free ports.
+    """
+    names = list(job.names())
+    with reserved_ports(len(names), owner) as ports:
+        numbers = [port.number for port in ports]
+        yield {n: f"127.0.0.1:{port}" for n, port in zip(names, numbers, strict=True)}, ports
 
 
 def _is_free(number: int) -> bool:

@@ -67,7 +67,15 @@ def send(pids: Collection[int], number: signal.Signals) -> None:
     """Send a signal to processes that may have ended."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+            os.kill(pid, number)  # noqa: TID251 -- the one place
+
+
+def session_of(pid: int) -> int | None:
+    """The session of a process that may have ended."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:

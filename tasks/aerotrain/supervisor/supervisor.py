@@ -12,8 +12,7 @@ import signal
 import socket
 import sys
 import time
-import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -316,11 +315,8 @@ def read_status(folder: Path) -> dict[str, Any]:
     return replicas
 
 
-def supervise(folder: Path, preload: Callable[[], Preloaded] | None = None) -> NoReturn:
-    """Run the supervisor of the job in ``folder``; exit at once if there is one already.
-
-    If ``preload`` fails, every replica runs the interpreter, and reports what it lacks.
-    """
+def supervise(folder: Path, preloaded: Preloaded | None = None) -> NoReturn:
+    """Run the supervisor of the job in ``folder``; exit at once if there is one already."""
     lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by this process, not its children
@@ -330,12 +326,6 @@ def supervise(folder: Path, preload: Callable[[], Preloaded] | None = None) -> N
     log = os.open(folder / "supervisor.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for opened, stream in ((null, 0), (log, 1), (log, 2)):
         os.dup2(opened, stream)
-    preloaded = None
-    if preload is not None:
-        try:
-            preloaded = preload()
-        except Exception:  # noqa: BLE001 -- any module may fail to be imported, in any way
-            os.write(2, traceback.format_exc().encode())
     Supervisor(folder, preloaded).run()
 
 

@@ -3,6 +3,7 @@
 It builds the parts of the training, runs the loop, and writes the manifest of the trained model.
 """
 
+from aerotrain.contract.errors import FinalError
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.training import MODEL, TrainArguments
 from aerotrain.data.dataset import load_dataset
@@ -28,7 +29,7 @@ from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest, packages
 from aerotrain.training.starting_point import begin, started_from
 from aerotrain.training.strategies import ENGINES, Engine, create_model
-from aerotrain.user_code import code_identity
+from aerotrain.user_code import code_of
 
 
 def train(replica: Replica) -> str:
@@ -129,7 +130,7 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
         dtype_policy=context.arguments.dtype_policy,
         environment={**packages(), **job.made_from},
         started_from=started_from(context),
-        recipe={**job.recipe(), "code_identity": code_identity(job.code)},
+        recipe={**job.recipe(), "modules": code_of(context.arguments.model)},
     )
 
 
@@ -141,7 +142,14 @@ def _restore(context: TrainingContext, checkpoints: Checkpoints) -> SavedState:
         restored = checkpoints.restore(Name(*name), token)
         if checkpoints.restored == NOTHING and context.arguments.start_from is not None:
             begin(context, checkpoints)
-    if start := context.steps_done():
+    start, schedule = context.steps_done(), context.schedule
+    if start >= schedule.steps + schedule.steps_per_epoch:
+        raise FinalError(
+            f"the checkpoint {checkpoints.url(checkpoints.restored)} has {start} steps, of which "
+            f"epochs={schedule.epochs} are {schedule.steps}; set epochs to "
+            f"{start // schedule.steps_per_epoch} or more, or begin a new run"
+        )
+    if start:
         print(f"resuming from the checkpoint of step {start}", flush=True)
     return restored
 
@@ -156,7 +164,7 @@ def _hooks(context: TrainingContext) -> list[Hook]:
     if callbacks.validates:
         check_validation(context.replica.job.strategy, has_peers=context.distribution.has_peers)
         if context.is_chief:
-            hooks.append(ValidationHook(context))
+            hooks.append(ValidationHook(context, callbacks))
     if context.is_chief:
         hooks.append(Report(context, step_times))
     return [*hooks, callbacks]

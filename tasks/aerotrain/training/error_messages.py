@@ -14,7 +14,7 @@ from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import in_turn, split_of
 from aerotrain.training.input.shuffle_windows import NO_MORE
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model.mistakes import explained
+from aerotrain.training.model.mistakes import explained, place_of
 from aerotrain.training.steps.slices import TOO_MANY
 
 #: Another process of the cluster ended, or the network between failed.
@@ -28,11 +28,17 @@ _OTHER_FAILED = (
 #: The same error on a mesh, whose errors do not keep the type of the first one.
 _ABORTED = "Collective ops is aborted"
 
+#: What collectives say if one process computes with the others while these do something else.
+_MISMATCHED = re.compile(r"Collective instance \d+ expected .* but got")
+
 #: Errors of a reader whose shards' process, or dispatcher, has ended.
 _NO_INPUT = (NO_MORE, "Unknown iteration client id")
 
 #: An operation for which DTensor has no rule.
 _NOT_ON_MESH = re.compile(r"'tf\.(\w+)' op does not implement layout propagation")
+
+#: An operation on a variable of a mesh that has another input.
+_OFF_MESH = "was expecting a DTensor"
 
 #: What TensorFlow puts before the message of an operation: the function that it was in, and the
 #: iterator that called this.
@@ -53,13 +59,19 @@ def errors_translated(
 
     Raises:
         FinalError: the user's transform fails on a record, and the message names it and its shard;
-            the model does not fit the records, or the mesh; or a step has too many slices of
-            gradients.
+            the model does not fit the records, or the mesh; a step has too many slices of
+            gradients; or one process alone computes over all replicas.
         TemporaryError: another process of the cluster failed, or the disk is full.
     """
     try:
         yield
     except tf.errors.OpError as error:
+        if _MISMATCHED.search(str(error.message)):
+            raise FinalError(
+                f"the processes of this job compute different things ({_first_line(error)}); let "
+                f"no callback of {code.name!r} compute over all replicas, for only the chief calls "
+                "it, and let each process build the same model"
+            ) from error
         if _is_of_another_process(error):
             raise TemporaryError(
                 f"another process of this job was lost ({_first_line(error)}); see its own log, "
@@ -75,6 +87,12 @@ def errors_translated(
                 f"the model of {code.name!r} needs {operation[1]}, an operation that 'dtensor' "
                 "cannot compute; replace the layer that uses it, or choose 'mirrored' or "
                 "'multi_worker_mirrored'"
+            ) from error
+        if _OFF_MESH in str(error.message):
+            raise FinalError(
+                f"a callback of {code.name!r} calls a layer whose variables are on the mesh of "
+                f"'dtensor'{place_of(error, code.build_model)}; use predict of the model, which is "
+                "computed by a copy, or choose another strategy"
             ) from error
         _, found, rest = str(error.message).partition(TOO_MANY)
         if found:

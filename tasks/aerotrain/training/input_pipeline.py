@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset, Split
@@ -41,6 +42,11 @@ class InputPipeline:
     def __post_init__(self) -> None:
         Order.of(self.arguments, self.split.shards)
         share(self.split.shards, 0, self._readers)
+        if not self.schedule.steps_per_epoch:
+            raise FinalError(
+                f"drop_remainder leaves no batch: batch_size is {self.arguments.batch_size}, and "
+                f"the split {TRAIN_SPLIT!r} has {self.split.records} records; use smaller batches"
+            )
 
     @cached_property
     def split(self) -> Split:
@@ -56,6 +62,7 @@ class InputPipeline:
             epochs=self.arguments.epochs,
             # Replicas that read their own shards repeat them without end.
             full_batches=self.service is not None or self.job.rules.ps > 0,
+            drop_remainder=self.arguments.drop_remainder,
         )
 
     @cached_property
@@ -164,4 +171,6 @@ class InputPipeline:
     def _read(self, root: str, first: int = 0) -> tf.data.Dataset:
         rows = layout_of(self.dataset.schema, self.split.shards)
         windows = windows_from(root, rows.width if rows else None, first)
-        return batches_of(windows, self.arguments.batch_size)
+        return batches_of(
+            windows, self.arguments.batch_size, drop_remainder=self.arguments.drop_remainder
+        )

@@ -18,21 +18,30 @@ class Executions:
         self._context = context
         self._step_runner = step_runner
         self._watchdog = watchdog
+        watchdog.compiling = lambda: step_runner.compiles
         self._step = context.steps_done()
 
-    def of_epoch(self, state: TrainState) -> Iterator[None]:
-        """Run what is left of an epoch, and yield when ``state`` has the result of an execution."""
-        first, left = state.step, self._context.schedule.steps_per_epoch - state.epoch_step
+    def of_epoch(self, state: TrainState, hooks: Sequence[Hook]) -> Iterator[None]:
+        """Run what is left of an epoch, and yield when ``state`` has the result of an execution.
+
+        Hooks are called before each, which is one step if one of them must see each step, or if a
+        hook has ended the training: as under ``fit``, one more step is run.
+        """
         notice = self._context.replica.notice
-        results = self._step_runner.run(left, state.sums, notice.given)
-        while True:
-            with self._watchdog.watching(state.step):
-                ran = next(results, None)
-            if ran is None:
-                return
-            state.advance(first + ran.steps, ran)
-            self._step = state.step
-            yield
+        stepwise = state.stop or any(hook.each_step for hook in hooks)
+        while (left := self._context.schedule.steps_per_epoch - state.epoch_step) > 0:
+            first = state.step
+            results = self._step_runner.run(1 if stepwise else left, state.sums, notice.given)
+            done = 0
+            while done < (1 if stepwise else left):
+                for hook in hooks:
+                    hook.on_execution_begin(state)
+                with self._watchdog.watching(state.step):
+                    ran = next(results)
+                done = ran.steps
+                state.advance(first + done, ran)
+                self._step = state.step
+                yield
 
     def wait_until_idle(self) -> None:
         """Wait until no step is in flight, so that the variables can be read."""
@@ -57,7 +66,7 @@ def train(
     while not state.stop and state.step < context.schedule.steps:
         for hook in hooks:
             hook.on_epoch_begin(state)
-        for _ in executions.of_epoch(state):
+        for _ in executions.of_epoch(state, hooks):
             for hook in hooks:
                 hook.on_execution(state)
             if state.stop:

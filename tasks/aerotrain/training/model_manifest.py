@@ -18,6 +18,7 @@ from aerotrain.store import open_store
 from aerotrain.training.checkpoints.checkpoints import restore_weights
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
+from aerotrain.user_code import changed_code
 
 #: The version that is written, and those that are read. Version 2 has no recipe.
 VERSION, _READABLE = 3, (2, 3)
@@ -55,7 +56,7 @@ class ModelManifest:
     training. ``environment`` says for people in which versions it ran: of Python, its packages, the
     image and the DAG bundle. ``started_from`` has the model of ``start_from``, and which
     variables it gave values. ``recipe`` is what of its job decided the result, as ``Job.recipe``
-    has it, with a ``code_identity`` that changes with the code; version 2 had none.
+    has it, and by ``modules`` a hash of each file of the user's code; version 2 had none.
     """
 
     module: str
@@ -91,6 +92,16 @@ class ModelManifest:
                 f"{VERSION}; use the aerotrain that trained the model, or train it again"
             )
         return cls(**values)
+
+    def code_warnings(self) -> list[str]:
+        """A sentence if the user's code, which is imported, is no longer that of the training."""
+        changed = changed_code(self.recipe.get("modules", {}), self.module)
+        if not changed:
+            return []
+        return [
+            f"{' and '.join(changed)} changed after this model was trained, and its weights are "
+            "those of the earlier code: train it again, unless the change does not concern it"
+        ]
 
     def restore(self, code: UserCode, batch: Any, scratch: Path) -> keras.Model:
         """Build the model in this process, with the final weights of the training.

@@ -74,8 +74,7 @@ def resolve(job: Job, start_from: str) -> StartingPoint | None:
             flush=True,
         )
         return None
-    model, trained = _trained(url.rstrip("/"))
-    return StartingPoint(model=model, checkpoint=trained.checkpoint)
+    return _point(url.rstrip("/"))
 
 
 def begin(context: TrainingContext, checkpoints: Checkpoints) -> None:
@@ -127,19 +126,22 @@ def _record(store: Store) -> dict[str, Any]:
     return record
 
 
-def _trained(url: str) -> tuple[str, ModelManifest]:
-    """The manifest of the trained model at ``url``, or of which the version there was made."""
+def _point(url: str) -> StartingPoint:
+    """The trained model at ``url``, that of which the version there was made, or a checkpoint."""
+    made_of: Any = url if url.endswith(".json") else f"{url}/{MODEL}"
     try:
-        return (url if url.endswith(".json") else f"{url}/{MODEL}"), ModelManifest.load(url)
+        return StartingPoint(model=made_of, checkpoint=ModelManifest.load(made_of).checkpoint)
     except MissingError:
         made_of = _made_of(url)
+    if isinstance(made_of, Mapping):  # the description that a checkpoint has of its variables
+        return StartingPoint(model=url, checkpoint=url)
     if made_of is None:
         raise FinalError(
-            f"there is neither a trained model nor an exported version at {url}, from which the "
-            "training should start; name another by start_from"
+            f"there is no trained model, exported version or checkpoint at {url}, from "
+            "which the training should start; name another by start_from"
         )
     try:
-        return made_of, ModelManifest.load(made_of)
+        return StartingPoint(model=made_of, checkpoint=ModelManifest.load(made_of).checkpoint)
     except MissingError as error:
         raise FinalError(
             f"the exported version {url} was made of {made_of}, which is gone, and a training "
@@ -147,11 +149,9 @@ def _trained(url: str) -> tuple[str, ModelManifest]:
         ) from error
 
 
-def _made_of(version: str) -> str | None:
-    """The URL of the trained model of which an exported version was made; None if it is none."""
+def _made_of(url: str) -> Any:
+    """What the manifest of a version or a checkpoint says of its model; None if there is none."""
     try:
-        about = Manifest.from_json(open_store(version).get(MANIFEST)).about
+        return Manifest.from_json(open_store(url).get(MANIFEST)).about.get("model")
     except (MissingError, CorruptError):
         return None
-    model = about.get("model")
-    return model if isinstance(model, str) else None

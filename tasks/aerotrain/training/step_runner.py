@@ -13,7 +13,7 @@ import tensorflow as tf
 from aerotrain.training.distribution import StrategyDistribution
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.steps.clock import read_after, unmeasured
-from aerotrain.training.steps.layer_state import MovingAverages
+from aerotrain.training.steps.layer_state import LayerState
 from aerotrain.training.steps.metric_state import MetricState, MetricValues
 from aerotrain.training.steps.step import StepResult
 
@@ -73,6 +73,9 @@ class Step(Protocol):
 class StepRunner(Protocol):
     """Runs training steps under one strategy."""
 
+    #: Whether the execution that runs now is of a kind that must be traced and compiled first.
+    compiles: bool
+
     def run(
         self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
     ) -> Iterator[StepsRun]:
@@ -91,6 +94,8 @@ class StepRunner(Protocol):
 
 class LocalStepRunner:
     """Runs steps in this process, up to ``per_execution`` of them in one execution."""
+
+    compiles = False  # one trace is for all batches
 
     def __init__(
         self,
@@ -163,6 +168,8 @@ class CoordinatorStepRunner:
 
     ``make_dataset`` is traced here and runs on each worker, which must have its own input.
     """
+
+    compiles = False  # as above
 
     def __init__(
         self,
@@ -303,7 +310,7 @@ def _replicated_execution(
     replicas. With peers, it takes one more number, and also returns its sum over all replicas.
     """
 
-    averages = MovingAverages(step.metrics.model)
+    state = LayerState(step.metrics.model)
 
     def zero() -> list[tf.Tensor]:
         return [tf.constant(each) for each in step.metrics.zero]
@@ -315,12 +322,12 @@ def _replicated_execution(
             own = strategy.experimental_local_results(computing)
             return done + 1, sums, seconds + tf.reduce_mean(tf.stack(own))
 
-        before = strategy.run(averages.read)
+        before = strategy.run(state.read)
         begin = (tf.zeros_like(steps), strategy.run(zero), tf.zeros([], tf.float64))
         _, added, seconds = tf.while_loop(
             lambda done, *_: done < steps, body, begin, parallel_iterations=1
         )
-        strategy.run(averages.join, args=(before,))
+        strategy.run(state.join, args=(before,))
         total = [strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None) for each in added]
         sums = [sum_ + more for sum_, more in zip(sums, total, strict=True)]
         if not has_peers:

@@ -25,7 +25,7 @@ from aerotrain.training.mesh.step import MeshStep, run_on_mesh
 from aerotrain.training.model.checks import check_asynchronous, check_steps
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
-from aerotrain.training.steps.custom import ReplicatedCustomStep, has_custom_step
+from aerotrain.training.steps.custom import CustomStep, ReplicatedCustomStep
 from aerotrain.training.steps.layer_state import (
     aggregate_in_center,
     seed_by_replica,
@@ -168,10 +168,10 @@ def _local_step_runner(
             synchronize_batch_norm(step.model)
     if replicas == arguments.gradient_accumulation_steps == 1 and not arguments.jit_compile:
         return LocalStepRunner(
-            distribution, step, pipeline.local(start), arguments.steps_per_execution
+            distribution, step, pipeline.local(start), arguments.steps_of_execution
         )
     shared: Step
-    if has_custom_step(step.model):
+    if isinstance(step, CustomStep):
         shared = ReplicatedCustomStep(step)
     else:
         shared = MicrobatchStep(
@@ -183,7 +183,7 @@ def _local_step_runner(
     dataset = distribution.strategy.distribute_datasets_from_function(
         pipeline.in_microbatches(start)
     )
-    return LocalStepRunner(distribution, shared, dataset, arguments.steps_per_execution)
+    return LocalStepRunner(distribution, shared, dataset, arguments.steps_of_execution)
 
 
 def _central_step_runner(
@@ -229,7 +229,7 @@ def _coordinator_step_runner(
         distribution,
         runner_step,
         lambda: make_dataset(start),
-        arguments.steps_per_execution,
+        arguments.steps_of_execution,
         workers,
     )
 

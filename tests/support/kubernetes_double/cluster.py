@@ -13,7 +13,7 @@ from support.kubernetes_double import admission
 from support.kubernetes_double.access import USER, Access
 from support.kubernetes_double.api import Api
 from support.kubernetes_double.deletion import Deletion
-from support.kubernetes_double.kinds import KINDS, KUEUE, NAMESPACES, PODS, VOLCANO, Kind
+from support.kubernetes_double.kinds import KINDS, NAMESPACES, PODS, VOLCANO, Kind, kueue
 from support.kubernetes_double.kubelet import Kubelet
 from support.kubernetes_double.logs import Logs
 from support.kubernetes_double.nodes import Tempo
@@ -43,7 +43,7 @@ class Cluster:
         token: str = "",
         tempo: Tempo | None = None,
         volcano: bool = False,
-        kueue: bool = False,
+        kueue_version: str = "",
         port: int = 0,
     ) -> None:
         self._own_folder = None if folder else tempfile.TemporaryDirectory(prefix="kubernetes-")
@@ -51,7 +51,7 @@ class Cluster:
         self._namespaces = namespaces
         self._environment = environment or {}
         self._tempo = tempo or Tempo()
-        self._kinds = (*KINDS, *([VOLCANO] if volcano else []), *(KUEUE if kueue else ()))
+        self._kinds = (*KINDS, *([VOLCANO] if volcano else []), *kueue(kueue_version))
         self._changed = threading.Condition()
         self._objects = Objects()
         self._logs = Logs(self._objects)

@@ -1,11 +1,11 @@
 """The double as a test uses it: its objects, actions of users and controllers, and faults."""
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from aerotrain.supervisor.processes import send
 from support.kubernetes_double import statuses
 from support.kubernetes_double.cluster import Cluster
 from support.kubernetes_double.faults import Fault, Request
@@ -77,8 +77,7 @@ class KubernetesDouble(Cluster):
 
     def kill(self, name: str, signal: int = 9, namespace: str = "default") -> None:
         """Send a signal to the first process of each container of a pod that is a process."""
-        for pid in self.pids(name, namespace).values():
-            os.kill(pid, signal)
+        send(self.pids(name, namespace).values(), signal)
 
     def pids(self, name: str, namespace: str = "default") -> dict[str, int]:
         return self._call(lambda: self._kubelet.pids(self._stored("pods", name, namespace)))
@@ -174,6 +173,21 @@ class KubernetesDouble(Cluster):
     def cut_logs(self) -> None:
         """Break the connection of every log that is followed."""
         self._call(self._logs.cut)
+
+    def hide_log(self, name: str, answer: str, namespace: str = "default") -> None:
+        """Answer every request for the log of a pod with this text, and the status 200.
+
+        A kubelet does so while it cannot read the file; with an empty text the lines are back.
+        """
+
+        def hide() -> None:
+            stored = self._stored("pods", name, namespace)
+            first = stored.manifest()["spec"]["containers"][0]["name"]
+            log = self._logs.of(stored.uid, first)
+            log.trouble = answer.encode()
+            log.cut()
+
+        self._call(hide)
 
     def rotate_log(
         self, name: str, keep: int = 0, namespace: str = "default", container: str = ""

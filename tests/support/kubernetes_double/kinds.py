@@ -50,11 +50,12 @@ KINDS = (
 #: Kinds that only clusters with Volcano have.
 VOLCANO = Kind("podgroups", "PodGroup", group="scheduling.volcano.sh", version="v1beta1")
 
-#: Kinds that only clusters with Kueue have.
-KUEUE = tuple(
-    Kind(f"{kind.lower()}s", kind, group="kueue.x-k8s.io", version="v1beta1")
-    for kind in ("Workload", "LocalQueue")
-)
+
+def kueue(version: str) -> tuple[Kind, ...]:
+    """Kinds that only clusters with Kueue have; none without a version."""
+    kinds = ("Workload", "LocalQueue") if version else ()
+    return tuple(Kind(f"{kind.lower()}s", kind, "kueue.x-k8s.io", version) for kind in kinds)
+
 
 _REQUIREMENT = re.compile(r"\s*(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[^)]*)\)\s*")
 

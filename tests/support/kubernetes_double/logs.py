@@ -21,6 +21,7 @@ class Log:
     first: int = 0  # older lines are in a file that has been rotated away
     closed: bool = False
     cuts: int = 0
+    trouble: bytes = b""  # what the kubelet answers while it cannot read the file
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def write(self, line: bytes, at: int | None = None) -> None:
@@ -121,6 +122,9 @@ async def _lines(log: Log, query: Mapping[str, str]) -> AsyncIterator[bytes]:
     if "tailLines" in query:
         at = max(at, len(log.lines) - int(query["tailLines"]))
     cuts = log.cuts
+    if log.trouble:
+        yield log.trouble
+        return
     while True:
         news = log.news
         batch = log.lines[at:]

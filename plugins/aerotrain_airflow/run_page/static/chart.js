@@ -14,7 +14,7 @@ const KEY_PIXELS = 8;
 const NULLS_ARE_GAPS = 2; // uPlot's NULL_EXPAND: a gap up to both neighbours of the same line
 
 /** `page` is the Curves that the chart belongs to: it has the axis, the range of x that is shown, the
-    slots of the compared runs, the marks and the colours, and hears of a zoom and of the cursor. */
+    marks and the colours, and hears of a zoom and of the cursor. */
 export class Chart {
   constructor(page) {
     this.page = page;
@@ -30,13 +30,13 @@ export class Chart {
 
   /** Show the lines of a chart, {name, lines}; only new values if the lines are the same ones. */
   show({ name, lines }) {
-    const { axis, slots, logarithmic } = this.page;
+    const { axis, logarithmic } = this.page;
     if (name !== this.name) this.legend.hidden.clear();
     this.name = name;
-    this.lines = [...lines].reverse(); // the run of the page is drawn last
+    this.lines = lines;
     this.logarithmic = logarithmic && name === "loss";
-    const labels = lines.map(({ label, run, bound }) => [label, run, bound]);
-    const shape = JSON.stringify([name, axis, this.logarithmic, slots, labels]);
+    const labels = lines.map(({ label, bound }) => [label, bound]);
+    const shape = JSON.stringify([name, axis, this.logarithmic, labels]);
     if (shape === this.shape) {
       this.chart.setData(this.table(), false);
       this.rescale();
@@ -45,7 +45,7 @@ export class Chart {
       this.chart?.destroy();
       this.chart = this.draw();
     }
-    this.legend.show(lines, slots);
+    this.legend.show(lines);
     setText(this.caption, title(name));
     this.plot.setAttribute("aria-label", `${title(name)} over ${axis}`);
     this.showValues();

@@ -1,6 +1,5 @@
 // The legend of one chart: hides lines, and shows their values at the cursor.
 
-import { letterOf } from "./compare.js";
 import { each, make, setText } from "./elements.js";
 import { title } from "./words.js";
 
@@ -13,16 +12,15 @@ export class ChartLegend {
     this.element = make("ul", { class: "legend values" });
   }
 
-  /** Have one item for each run, or, if no runs are compared, for each line with its band. */
-  show(lines, slots) {
+  /** Have one item for each line with its band. */
+  show(lines) {
     const items = new Map();
     for (const line of lines) {
-      const key = slots.length ? line.run : line.label;
-      if (!items.has(key)) items.set(key, { key, ...nameOf(line, slots), lines: [] });
-      items.get(key).lines.push(line);
+      const { label, part } = line;
+      if (!items.has(label)) items.set(label, { key: label, name: title(label), style: part, lines: [] });
+      items.get(label).lines.push(line);
     }
     this.items = [...items.values()];
-    this.element.classList.toggle("compared", slots.length > 0);
     for (const item of this.items.filter(({ key }) => this.hidden.has(key)))
       this.toggled(item.lines, false);
   }
@@ -52,10 +50,4 @@ export class ChartLegend {
     });
     return item;
   }
-}
-
-function nameOf({ label, run, part }, slots) {
-  if (!slots.length) return { name: title(label), style: part };
-  if (run === 0) return { name: "this run", style: "own" };
-  return { name: letterOf(slots[run - 1]), style: `run-${slots[run - 1]}` };
 }

@@ -68,10 +68,8 @@ function lookOf(colours) {
   return { stroke: () => colours.quiet, font: FONT, grid: line, ticks: { ...line, size: 4 } };
 }
 
-function seriesOf({ run, part, bound, epochs }, { colours, slots }) {
-  const compared = slots.length > 0;
-  const colour = compared ? colourOfRun(run, slots) : part === "validation" ? part : "train";
-  const stroke = () => colours[colour];
+function seriesOf({ part, bound, epochs }, { colours }) {
+  const stroke = () => colours[part === "validation" ? part : "train"];
   // A metric may be missing in an epoch: validation may be every fifth, for example.
   const spanGaps = Boolean(epochs);
   // The band alone does not show an extreme of a single point.
@@ -79,18 +77,16 @@ function seriesOf({ run, part, bound, epochs }, { colours, slots }) {
   return {
     stroke,
     spanGaps,
-    width: compared && run === 0 ? 2 : 1.5,
-    dash: part === "mean" || (compared && part === "validation") ? DASH : undefined,
+    width: 1.5,
+    dash: part === "mean" ? DASH : undefined,
     points: { size: epochs ? 5 : 3, fill: stroke },
   };
 }
 
-const colourOfRun = (run, slots) => (run === 0 ? "text" : `run-${slots[run - 1]}`);
-
 /** The bands between the extremes of points that stand for several. */
 function bandsOf(lines, colours) {
-  const place = ({ label, run }, bound) =>
-    1 + lines.findIndex((each) => each.label === label && each.run === run && each.bound === bound);
+  const place = ({ label }, bound) =>
+    1 + lines.findIndex((each) => each.label === label && each.bound === bound);
   return lines
     .filter(({ bound }) => bound === "max")
     .map((line) => ({

@@ -12,7 +12,7 @@ const COLOURS = ["text", "quiet", "line", "train", "validation", "band", "band-v
 export class Curves {
   /** `zoomed` is called with the shown range, in seconds since 1970, or null for all or an axis of steps;
       `marksChosen` after other kinds of marks have been hidden. */
-  constructor(slotsOfRuns, zoomed, marksChosen) {
+  constructor(zoomed, marksChosen) {
     this.zoomed = zoomed;
     this.marksChosen = marksChosen;
     this.axis = "step";
@@ -21,9 +21,7 @@ export class Curves {
     this.range = { min: 0, max: 1 };
     this.charts = [];
     this.colours = {};
-    this.slots = [];
     this.places = [];
-    this.colourNames = [...COLOURS, ...slotsOfRuns.map((slot) => `run-${slot}`)];
     this.legend = new MarksLegend(byId("marks-legend"), () => this.redrawMarks());
     this.addControls();
     this.readColours();
@@ -61,23 +59,16 @@ export class Curves {
     );
   }
 
-  /** Show the curves of a training, and of others: [{slot, curves, epochs, evaluations}]. */
-  show(training, others) {
+  /** Show the curves of a training. */
+  show(training) {
     this.training = training;
-    this.others = others;
-    this.slots = others.map(({ slot }) => slot);
-    const axis = others.length ? "step" : this.axes.find(({ checked }) => checked).value;
-    if (axis !== this.axis) this.zoomRange = null;
-    this.axis = axis;
-    this.axes[1].disabled = others.length > 0;
-    this.axes[1].parentElement.title = others.length ? "runs are compared over steps" : "";
     this.start = startOf(training);
     this.legend.show(training.marks);
     this.draw();
   }
 
   draw() {
-    const charts = chartsOf(this.axis, this.training, this.others);
+    const charts = chartsOf(this.axis, this.training);
     this.extent = extent(charts);
     this.places = this.placesOfMarks();
     this.range = this.zoomRange ?? this.extent;
@@ -104,9 +95,11 @@ export class Curves {
     this.marksChosen();
   }
 
-  chooseAxis() {
-    this.show(this.training, this.others);
-    this.zoom(this.zoomRange);
+  chooseAxis(axis) {
+    this.axis = axis;
+    this.zoomRange = null;
+    this.draw();
+    this.zoom(null);
   }
 
   chooseScale() {
@@ -142,7 +135,7 @@ export class Curves {
   }
 
   readColours() {
-    for (const name of this.colourNames) this.colours[name] = colour(name);
+    for (const name of COLOURS) this.colours[name] = colour(name);
     readMarkColours();
   }
 

@@ -19,14 +19,6 @@ const REASONS = {
 
 export const fetchRun = () => get(`data/${dag}/${run}`);
 
-export const fetchTrend = () => get(`trend/${dag}`);
-
-export const fetchCurves = (runs) =>
-  get(`curves/${dag}?${runs.map((each) => `run=${encodeURIComponent(each)}`).join("&")}`);
-
-export const addressOfRun = (other) =>
-  new URL(`runs/${dag}/${encodeURIComponent(other)}`, ROOT).href;
-
 /** Whether a run may still change: Airflow runs it, or replicas report that they train. */
 export const isActive = ({ active, trainings }) =>
   active || trainings.some(({ running }) => running);

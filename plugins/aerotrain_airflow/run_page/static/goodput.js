@@ -8,7 +8,7 @@ const USEFUL = "useful training";
 const CAUSES = ["start-up", "recovery", "save stall", "rework", "other"];
 
 /** The parts of a run's wall time, {name, style, seconds, share}: useful training, then what was lost. */
-export function partsOf({ goodput, wall_seconds: wall, lost_seconds: lost }) {
+function partsOf({ goodput, wall_seconds: wall, lost_seconds: lost }) {
   const part = (name, style, seconds) => ({
     name,
     style,
@@ -24,7 +24,7 @@ export function partsOf({ goodput, wall_seconds: wall, lost_seconds: lost }) {
   ];
 }
 
-export const lineOf = ({ name, seconds, share }) =>
+const lineOf = ({ name, seconds, share }) =>
   `${name}: ${duration(seconds)} (${percent(share)})`;
 
 export class GoodputOfRun {

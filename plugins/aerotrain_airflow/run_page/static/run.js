@@ -1,29 +1,23 @@
 // The page of a run: fetches its data, and lets each section show what has changed.
 
-import { Compare, SLOTS } from "./compare.js";
 import { Curves } from "./curves.js";
-import { fetchTrend, follow, isActive } from "./data.js";
+import { follow, isActive } from "./data.js";
 import { byId, changes, setText } from "./elements.js";
 import { GoodputOfRun } from "./goodput.js";
 import { Header } from "./header.js";
 import { openLinksInTabs } from "./links.js";
-import { showOptions } from "./options_table.js";
 import { Replicas } from "./replicas.js";
 import { startOf } from "./series.js";
 import { StepTimes } from "./step_times.js";
 import { followTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
-import { Trend } from "./trend.js";
 
 const curves = new Curves(
-  SLOTS,
   (range) => timeline.zoom(range),
   () => timeline.draw(),
 );
 const timeline = new Timeline((marks) => curves.legend.visible(marks));
-const compare = new Compare(() => showCurves());
 const goodput = new GoodputOfRun();
-const trend = new Trend();
 const replicas = new Replicas();
 const stepTimes = new StepTimes();
 const header = new Header(choose);
@@ -31,11 +25,8 @@ const header = new Header(choose);
 const curvesChanged = changes();
 const timelineChanged = changes();
 const goodputChanged = changes();
-const trendChanged = changes();
 
 let data = null;
-let runs = [];
-let runsAreOf = null;
 let task = new URLSearchParams(location.search).get("task");
 
 function show(received) {
@@ -45,13 +36,13 @@ function show(received) {
   showEmpty(training);
   if (!training) return;
   const { curves: during, epochs, evaluations } = training;
-  if (curvesChanged([training.task, during, epochs, evaluations, training.marks])) showCurves();
+  if (curvesChanged([training.task, during, epochs, evaluations, training.marks]))
+    curves.show(training);
   if (training.running || timelineChanged([training.task, training.lanes, training.marks]))
     timeline.show(training, data.now);
   if (goodputChanged([training.task, training.goodput])) goodput.show(training.goodput);
   replicas.show(training.replicas, data.now);
   stepTimes.show(training.step_times, training.slowest);
-  if (runsAreOf !== runningNow()) readRuns();
 }
 
 /** The training that the user wants to see: that of the address, or the first. */
@@ -81,34 +72,6 @@ function showEmpty(training) {
   );
 }
 
-function showCurves() {
-  const training = chosen();
-  const others = compare.chosen(training.task);
-  curves.show(training, others);
-  showOptions(training, others);
-}
-
-/** Read the runs of the DAG, with this one: when the page opens, and when a training starts or ends. */
-async function readRuns() {
-  try {
-    ({ runs } = await fetchTrend());
-  } catch {
-    return; // tried again with the next data, which says what is wrong
-  }
-  runsAreOf = runningNow();
-  showTrend();
-}
-
-const runningNow = () =>
-  JSON.stringify(data.trainings.map(({ task: name, running }) => [name, running]));
-
-function showTrend() {
-  const training = chosen();
-  if (!trendChanged([training.task, runs])) return;
-  trend.show(runs, training.task);
-  compare.offer(runs, training.task);
-}
-
 /** Show another training of the run. */
 function choose(chosenTask) {
   task = chosenTask;
@@ -117,7 +80,6 @@ function choose(chosenTask) {
   history.replaceState(null, "", address);
   curves.zoom(null);
   show(data);
-  showTrend();
 }
 
 openLinksInTabs();

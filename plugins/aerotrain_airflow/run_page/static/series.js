@@ -75,37 +75,35 @@ export function timeLeft(training) {
   return Math.max(0, (training.steps - step[last]) * pace);
 }
 
-/** The charts of a training. Each is {name, lines}; a line is {label, run, part, x, values}, where
-    part is "train", "validation" or "mean" (of an epoch), and run an index of others + 1. Of points that
-    stand for several, two more lines have the extremes, with "min" and "max" as their bound. */
-export function chartsOf(axis, training, others) {
+/** The charts of a training. Each is {name, lines}; a line is {label, part, x, values}, where part is
+    "train", "validation" or "mean" (of an epoch). Of points that stand for several, two more lines have
+    the extremes, with "min" and "max" as their bound. */
+export function chartsOf(axis, training) {
   const charts = new Map();
   const start = startOf(training);
   const add = (name, line, extremes) => {
     if (!charts.has(name)) charts.set(name, { name, lines: [] });
     const { lines } = charts.get(name);
     lines.push(line);
-    if (!extremes || line.run > 0) return;
+    if (!extremes) return;
     ["min", "max"].forEach((bound, index) =>
       lines.push({ ...line, bound, values: extremes[index] }),
     );
   };
-  [training, ...others].forEach((each, run) => {
-    const alone = others.length === 0;
-    const curves = tableOver(axis, each.curves, start);
-    for (const [name, x, values, extremes] of columnsOf(curves))
-      add(name, { label: name, run, part: "train", x, values }, extremes);
-    const tables = [each.epochs, each.evaluations].map((table) => tableOver(axis, table, start));
-    for (const [name, x, values, extremes] of tables.flatMap(columnsOf)) {
-      const validation = name.startsWith(VALIDATION);
-      const metric = validation ? name.slice(VALIDATION.length) : name;
-      const again = !validation && curves.values.has(metric);
-      if (again && !alone) continue;
-      const label = again ? `${name}, mean of the epoch` : name;
-      const part = validation ? "validation" : again ? "mean" : "train";
-      add(metric, { label, run, part, x, values, epochs: true }, extremes);
-    }
-  });
+  const curves = tableOver(axis, training.curves, start);
+  for (const [name, x, values, extremes] of columnsOf(curves))
+    add(name, { label: name, part: "train", x, values }, extremes);
+  const tables = [training.epochs, training.evaluations];
+  for (const [name, x, values, extremes] of tables.flatMap((table) =>
+    columnsOf(tableOver(axis, table, start)),
+  )) {
+    const validation = name.startsWith(VALIDATION);
+    const metric = validation ? name.slice(VALIDATION.length) : name;
+    const again = !validation && curves.values.has(metric);
+    const label = again ? `${name}, mean of the epoch` : name;
+    const part = validation ? "validation" : again ? "mean" : "train";
+    add(metric, { label, part, x, values, epochs: true }, extremes);
+  }
   return [...charts.values()].sort((a, b) => place(a.name) - place(b.name));
 }
 

@@ -14,7 +14,18 @@ from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.prepare.padding import longer_than, padded
-from aerotrain.data.records import Column, Columns, RecordError, column_of, to_pad
+from aerotrain.data.records import (
+    Column,
+    Columns,
+    RecordError,
+    arrow_type,
+    column_of,
+    exact_float,
+    is_list_type,
+    largest_of,
+    nulls_within,
+    to_pad,
+)
 from aerotrain.data.sources import Batch, Rejected, SourceError
 
 Mask = NDArray[np.bool_]
@@ -55,20 +66,32 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
     """The records of ``batch`` that fit ``schema`` and the rules.
 
     A missing float becomes NaN, a missing string becomes empty, and a missing list that is padded
-    counts as empty; a missing integer is rejected unless ``rules.fill`` has a value for it. A
-    missing label is always rejected.
+    counts as empty; a missing integer is rejected unless ``rules.fill`` has a value for it, and so
+    is a label that is missing or NaN.
 
     Raises:
         SourceError: a column is missing, or its type is not the schema's.
     """
     if not len(batch):  # it lacks columns if all of its lines are rejected
         return CastBatch.without_rows(batch)
-    values = {name: _values(batch, name) for name in schema}
+    values = {name: _values(batch, name, feature) for name, feature in schema.items()}
     nulls = {name: mask for name, each in values.items() if (mask := _nulls(each)) is not None}
     rejections = _Rejections(batch)
-    for name, mask in nulls.items():
-        if name not in batch.padding or name == rules.label:
-            rejections.add(mask, _why_no_null(name, schema[name], rules))
+    lacking = [name for name in nulls if _has_no_missing(name, schema[name], rules, batch)]
+    advice = _advice([n for n in lacking if n != rules.label], schema, values)
+    for name in lacking:
+        why = f"column {name!r} is missing, and {schema[name].dtype} has no value for missing; "
+        rejections.add(
+            nulls[name], f"the label {name!r} is missing" if name == rules.label else why + advice
+        )
+    for name, each in values.items():
+        if not schema[name].is_float and isinstance(each, pa.Array) and is_list_type(each.type):
+            rejections.add(
+                nulls_within(each),
+                f"column {name!r} has a null within its list, and {schema[name].dtype} has no "
+                "value for missing; write one in its place"
+                + (", or declare it float32 in 'types'" if "int" in schema[name].dtype else ""),
+            )
     for name in batch.padding.keys() & schema.keys():
         rejections.add(*longer_than(batch.padding[name], name, values[name]))
     rows = rejections.accepted()
@@ -83,6 +106,8 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
             rounded[name] = _rounded(exact, columns[name])
         elif _is_nanoseconds(kept):
             rounded[name] = pc.sum(pc.not_equal(pc.nanosecond(kept), 0)).as_py() or 0
+        if name == rules.label and schema[name].is_float and name not in rules.fill:
+            rejections.add_among(rows, _has_nan(columns[name]), f"the label {name!r} is NaN")
         if name in rules.key:
             filled = _fill_nulls(name, kept, rules.fill.get(name), as_float=schema[name].is_float)
             keys[name] = _key_column(filled, exact)
@@ -144,14 +169,18 @@ class _Rejections:
         return [self._batch.reject(row, self._reasons[row]) for row in sorted(self._reasons)]
 
 
-def _values(batch: Batch, name: str) -> Any:
+def _values(batch: Batch, name: str, feature: Feature) -> Any:
     if name not in batch.columns:
         raise SourceError(
             f"{batch.file} has no column {name!r}{nearest(name, list(batch.columns))}, which the "
             "schema has; give all files the same columns"
         )
     values = batch.columns[name]
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values, pa.Array) and pa.types.is_null(values.type):  # of a file without a value
+        return values.cast(arrow_type(feature))
+    return values
 
 
 def _nulls(values: Any) -> Mask | None:
@@ -160,18 +189,29 @@ def _nulls(values: Any) -> Mask | None:
     return pc.is_null(values).to_numpy(zero_copy_only=False)
 
 
-def _why_no_null(name: str, feature: Feature, rules: PlanArguments) -> str | None:
-    """Why a null of this column cannot be stored; None if it can."""
-    if name == rules.label:
-        return f"the label {name!r} is missing"
+def _has_no_missing(name: str, feature: Feature, rules: PlanArguments, batch: Batch) -> bool:
+    """Whether the data set has no value for a null of this column."""
+    if name in rules.fill or (name in batch.padding and name != rules.label):
+        return False
     has_missing = feature.shape == () and (feature.is_float or feature.dtype == "string")
-    if name in rules.fill or has_missing:
-        return None
-    given = f"a list of {prod(feature.shape)}" if feature.shape else "one"
-    return (
-        f"column {name!r} is missing, and {feature.dtype} has no value for missing; give {given} "
-        "in 'fill'"
-    )
+    return name == rules.label or not has_missing
+
+
+def _advice(lacking: Sequence[str], schema: Schema, values: Mapping[str, Any]) -> str:
+    """What to do about the columns that lack values, all of them at once."""
+    shapes = {name: prod(schema[name].shape) for name in lacking if schema[name].shape}
+    each = (repr(n) + (f", a list of {shapes[n]}" if n in shapes else "") for n in lacking)
+    given = f"give values in 'fill' for {', '.join(each)}"
+    numbers = [name for name in lacking if pa.types.is_integer(values[name].type)]
+    kind = exact_float(max((largest_of(values[name]) for name in numbers), default=0))
+    if not numbers or kind is None:
+        return given
+    types = dict.fromkeys(numbers, kind)
+    return f"declare {types} in 'types' of the source, so that they are NaN, or {given}"
+
+
+def _has_nan(column: Column) -> Mask:
+    return np.isnan(column.values.reshape(len(column), -1)).any(axis=1)
 
 
 def _take(values: Any, rows: NDArray[np.int64]) -> Any:
@@ -207,8 +247,6 @@ def _fill_nulls(name: str, values: Any, fill: Any, *, as_float: bool) -> Any:
     """
     if not isinstance(values, pa.Array) or not values.null_count:
         return values
-    if pa.types.is_null(values.type):
-        values = values.cast(pa.float64() if fill is None else pa.scalar(fill).type)
     if fill is not None:
         is_day = pa.types.is_date32(values.type) and isinstance(fill, int)
         filled = pa.scalar(fill, pa.int32()) if is_day else pa.scalar(fill)

@@ -37,6 +37,9 @@ def _columns(source: DeclaredSource, schema: Schema) -> Iterator[tuple[str, str]
         if name in declared.types:
             words = declared.types[name]
             notes.append("as 'types' declares" if isinstance(words, str) else ", ".join(words))
+        elif not found[name].is_float and feature.is_float:
+            gap = source.gaps[new]
+            notes.append(f"{gap.missing:,} of {gap.records:,} values are missing: NaN")
         elif found[name].dtype == "float64":
             notes.append("rounded from float64, which 'types' can keep")
         if name != new:

@@ -99,6 +99,7 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
     schema = source.schema()
     if schema is not None:
         check_rules(arguments, schema)
+        schema = source.with_missing(schema, _named_whole(arguments))
     inputs = [
         VERSION,
         None if schema is None else schema_to_dict(schema),
@@ -201,6 +202,12 @@ def check_rules(rules: PlanArguments, schema: Schema) -> None:
                 raise SpecError(
                     f"{rule} names the column {column!r}, which is {schema[column]}; {wrong}"
                 )
+
+
+def _named_whole(rules: PlanArguments) -> set[str]:
+    """The columns whose integers stay integers where some are missing: a rule needs that."""
+    named = {rules.label, *rules.key, *rules.fill, *rules.drift_rules}
+    return named | {str(rules.split_by.get("column", rules.label))}
 
 
 def _why_not(rule: str, feature: Feature) -> str:

@@ -73,6 +73,16 @@ class Column:
 Columns = Mapping[str, Column]
 
 
+def concatenated(columns: Sequence[Column]) -> Column:
+    """The same feature of the records of all columns, without a copy of a single one."""
+    first, *others = columns
+    if not others:
+        return first
+    values = [each.values for each in columns]
+    joined = pa.concat_arrays(values) if first.is_text else np.concatenate(values)
+    return Column(first.feature, joined)
+
+
 @cache  # NumPy is slow to build the name of a dtype
 def _exact_dtype(dtype: np.dtype[Any]) -> str | None:
     """The smallest dtype of a feature that holds each value of ``dtype``; None if there is none."""
@@ -84,8 +94,9 @@ def _exact_dtype(dtype: np.dtype[Any]) -> str | None:
 def column_of(name: str, values: Any) -> Column:
     """Convert NumPy or Arrow values without nulls to a column that records can hold.
 
-    Numbers are unchanged: ``aerotrain.data.prepare.cast`` casts them to the types of the schema.
-    Timestamps become microseconds since 1970, dates the number of days since then, decimals
+    Numbers are unchanged, but uint64 is int64: ``aerotrain.data.prepare.cast`` casts them to the
+    types of the schema. A null in a list of numbers is NaN. Timestamps become microseconds since
+    1970, dates the number of days since then, times of day in seconds microseconds, decimals
     float64.
 
     Raises:
@@ -98,6 +109,8 @@ def column_of(name: str, values: Any) -> Column:
     if values.dtype.kind in "OSU":
         texts = pa.array(values.ravel().tolist(), pa.large_binary())
         return Column(Feature("string", values.shape[1:]), texts)
+    if values.dtype == np.uint64:
+        values = _signed(name, values)
     dtype = _exact_dtype(values.dtype)
     if dtype is None:
         raise RecordError(
@@ -105,6 +118,17 @@ def column_of(name: str, values: Any) -> Column:
             f"{_USE_TYPES}"
         )
     return Column(Feature(dtype, values.shape[1:]), np.ascontiguousarray(values, dtype))
+
+
+def _signed(name: str, values: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The same integers as int64. Raises ``RecordError`` if one does not fit."""
+    if values.max(initial=0) > np.iinfo(np.int64).max:
+        raise RecordError(
+            f"the column {name!r} is of type uint64, with the value {values.max()}, which int64 "
+            "cannot hold; declare it string or float64 in 'types' of the source, or leave it out "
+            "with 'skip'"
+        )
+    return values.astype(np.int64)
 
 
 def _of_arrow(name: str, values: pa.Array) -> Column:
@@ -122,6 +146,8 @@ def _of_arrow(name: str, values: pa.Array) -> Column:
         return column_of(name, microseconds.cast(pa.int64()))
     if types.is_date(kind):
         return column_of(name, values.cast(pa.date32()).cast(pa.int32()))
+    if types.is_time32(kind):
+        values, kind = values.cast(pa.time64("us")), pa.time64("us")
     if types.is_time(kind) or types.is_duration(kind):
         return column_of(name, values.cast(pa.int64(), safe=False))
     if types.is_decimal(kind):
@@ -164,12 +190,42 @@ def is_list_type(kind: pa.DataType) -> bool:
 
 def lists_of(values: Sequence[Any], feature: Feature) -> pa.Array:
     """Lists, perhaps None, as an Arrow array with the type of ``feature``; lengths may differ."""
+    lists = [None if each is None else _array(each).tolist() for each in values]
+    return pa.array(lists, arrow_type(feature))
+
+
+def arrow_type(feature: Feature) -> pa.DataType:
+    """The type of Arrow values of that feature, of any length."""
     kind = pa.large_binary() if feature.dtype == "string" else pa.float64()
     if feature.dtype in _INTEGERS:
         kind = pa.from_numpy_dtype(np.dtype(feature.dtype))
     for _ in feature.shape:
         kind = pa.list_(kind)
-    return pa.array([None if each is None else _array(each).tolist() for each in values], kind)
+    return kind
+
+
+def nulls_within(lists: pa.Array) -> NDArray[np.bool_]:
+    """The rows whose lists hold a null, at any depth."""
+    inner = lists.flatten()
+    rows = np.zeros(len(lists), np.bool_)
+    if not inner.null_count and not is_list_type(inner.type):
+        return rows
+    wrong = pc.is_null(inner).to_numpy(zero_copy_only=False)
+    if is_list_type(inner.type):
+        wrong = wrong | nulls_within(inner)
+    rows[pc.list_parent_indices(lists).to_numpy()[wrong]] = True
+    return rows
+
+
+def largest_of(values: Any) -> int:
+    """The greatest absolute value of Arrow integers."""
+    ends = pc.min_max(values).as_py()
+    return max(abs(ends["min"] or 0), abs(ends["max"] or 0))
+
+
+def exact_float(largest: int) -> str | None:
+    """The smallest dtype of floats that holds all integers up to ``largest``; None if none does."""
+    return "float32" if largest <= 2**24 else "float64" if largest <= 2**53 else None
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -5,7 +5,7 @@ The types of columns are inferred, and bad lines isolated, in ``text.py``.
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Self
@@ -30,7 +30,16 @@ _NEAR = 2**16
 _DELIMITERS = "\t;|"
 
 #: A number, perhaps in quotes.
-_NUMBER = re.compile(rb'"?[+-]?\d+(\.\d*)?"?')
+_NUMBER = re.compile(rb'"?[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"?')
+
+_BY_BLANKS = (
+    "has no ',' in its first lines, but numbers between blanks; set 'delimiter' to ' ' if one "
+    "blank separates two values, write commas if several do, or set 'delimiter' to ',' if a line "
+    "is one value"
+)
+
+#: How many lines of a file are compared to see whether blanks separate their values.
+_COMPARED_LINES = 20
 
 #: What Arrow says of a value of another type.
 _WRONG = re.compile(r"^In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to (\S+): (.*)$")
@@ -69,7 +78,11 @@ class CsvSource(TextSource):
         return super().of(description)
 
     def facts(self) -> dict[str, str]:
-        header = "none; 'names' has the names" if self._names else "the first line of each file"
+        header = "none; 'names' has the names"
+        if not self._names:
+            header = "the first line of each file"
+            if any(name != name.strip() for name in self._first_line(self.files[0])):
+                header += ", without the blanks around its names"
         format_of = f"{self._delimiter!r} between values, {self._decimal!r} in numbers"
         return {**super().facts(), "header": header, "format": format_of}
 
@@ -175,8 +188,9 @@ class CsvSource(TextSource):
         return f"column {name}: {value[:_SHOWN]} is no {_KINDS.get(kind, kind)}"
 
     def header(self, file: InputFile) -> list[str]:
-        if self._names:
-            return []
+        return [] if self._names else [name.strip() for name in self._first_line(file)]
+
+    def _first_line(self, file: InputFile) -> list[str]:
         try:
             text = first_line(file).decode(self.encoding)
             return next(csv.reader([text], delimiter=self._delimiter)) if text.strip() else []
@@ -244,8 +258,10 @@ class CsvSource(TextSource):
             return "begins with a comment; remove its first line"
         counts = {each: first.count(each.encode()) for each in _DELIMITERS}
         most = max(counts, key=lambda each: counts[each])
-        if "delimiter" in self.description or not counts[most]:
+        if "delimiter" in self.description:
             return None
+        if not counts[most]:
+            return _BY_BLANKS if _are_between_blanks(first_lines) else None
         return (
             f"has no ',' in its first line, but {counts[most]} {most!r}; set 'delimiter' to "
             "what separates its values"
@@ -253,7 +269,15 @@ class CsvSource(TextSource):
 
 
 def _are_numbers(line: bytes, delimiter: bytes) -> bool:
-    return all(_NUMBER.fullmatch(each) for each in line.split(delimiter))
+    return all(_NUMBER.fullmatch(each.strip()) for each in line.split(delimiter))
+
+
+def _are_between_blanks(lines: Sequence[bytes]) -> bool:
+    """Whether lines are values between blanks: as many on each, with numbers on the later ones."""
+    first, *later = [line.split() for line in lines[:_COMPARED_LINES]]
+    if len(first) < 2 or any(len(line) != len(first) for line in later):
+        return False
+    return any(_NUMBER.fullmatch(each) for line in later or [first] for each in line)
 
 
 def _nulls_for_empty(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -16,10 +16,11 @@ import pyarrow.compute as pc
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records import Column, column_of, is_list_type
+from aerotrain.data.records import Column, column_of, exact_float, is_list_type, nulls_within
 from aerotrain.data.sources.protocol import (
     Batch,
     Fragment,
+    Gap,
     Padding,
     Source,
     SourceError,
@@ -173,6 +174,10 @@ class Declared:
             RecordError: no record can hold such values.
             SpecError: values that are no lists are to be padded.
         """
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        if is_list_type(values.type) and nulls_within(values).any():
+            values = _without_nulls(values)
         padding = self.padding.get(name)
         if padding is None:
             return column_of(name, values).feature
@@ -181,8 +186,7 @@ class Declared:
                 f"the column {name!r} has no lists, which 'pad' takes, but {values.type}; leave it "
                 "out of 'pad'"
             )
-        flat = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-        return padding.feature(column_of(name, flat.flatten()).feature)
+        return padding.feature(column_of(name, values.flatten()).feature)
 
     def features_of(self, columns: Mapping[str, Any]) -> Schema:
         """The features of a batch's columns."""
@@ -292,6 +296,14 @@ def _with_values(lists: Any, convert: Callable[[Any], Any]) -> Any:
     return pa.LargeListArray.from_arrays(ends, convert(lists.flatten()), mask=lists.is_null())
 
 
+def _without_nulls(values: Any) -> Any:
+    """Lists with any value in the place of each null within them."""
+    if is_list_type(values.type):
+        return _with_values(values, _without_nulls)
+    is_whole = pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)
+    return values.fill_null(pa.scalar(0).cast(values.type)) if is_whole else values
+
+
 def _numbers_of(texts: Any, words: Sequence[str]) -> Any:
     """The number of each text in the list of words. Raises ``pa.ArrowInvalid`` if it has none."""
     numbers = pc.index_in(texts, pa.array(words).cast(texts.type)).cast(pa.int64())
@@ -372,6 +384,29 @@ class DeclaredSource:
 
     def schema(self) -> Schema | None:
         return None if self.found is None else self.declared.stored(self.found)
+
+    @property
+    def gaps(self) -> Mapping[str, Gap]:
+        """The columns of integers in which values are missing, by their names in the data set."""
+        gaps: Mapping[str, Gap] = getattr(self.source, "gaps", {})
+        return {
+            self.declared.rename.get(name, name): gap
+            for name, gap in gaps.items()
+            if gap.missing and gap.largest >= 0 and name not in self.declared.types
+        }
+
+    def with_missing(self, schema: Schema, whole: Collection[str]) -> Schema:
+        """The schema with floats for integers of which some are missing, but those of ``whole``.
+
+        They are of the smallest type that holds all that were seen; if none does, as they were.
+        """
+        floats = {
+            name: Feature(dtype, schema[name].shape)
+            for name, gap in self.gaps.items()
+            if name in schema.keys() - whole and "int" in schema[name].dtype
+            if (dtype := exact_float(gap.largest))
+        }
+        return {**schema, **floats}
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         rename = self.declared.rename

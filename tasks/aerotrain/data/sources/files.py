@@ -1,5 +1,6 @@
 """The source of files at a URL, and the fragments of them."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from aerotrain.data.hashing import short_hash
 from aerotrain.data.sources.declared import Declared
 from aerotrain.data.sources.input_file import InputFile
 from aerotrain.data.sources.listing import files_of
-from aerotrain.data.sources.protocol import Fragment, check_options
+from aerotrain.data.sources.protocol import Fragment, Gap, check_options
 
 #: Decompressed bytes at a file's start by which its ratio is estimated.
 _RATIO_BYTES = 4 * 2**20
@@ -53,6 +54,11 @@ class FileSource:
         """The files at the URL, and the names of those that are hidden."""
         hidden: list[str] = []
         return files_of(self.description["url"], hidden), hidden
+
+    @cached_property
+    def gaps(self) -> defaultdict[str, Gap]:
+        """The integers that are missing in what ``schema`` has read, by column."""
+        return defaultdict(Gap)
 
     def facts(self) -> dict[str, str]:
         size = sum(file.size for file in self.files)

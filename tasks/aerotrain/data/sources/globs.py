@@ -26,12 +26,12 @@ def split_at_wildcard(url: str) -> tuple[str, str]:
 def expression(pattern: str) -> str:
     """A glob as a regular expression; a single star stays within its path segment."""
     translated = ""
-    for token in re.findall(r"\*\*/?|\*|\?|\[[^]]+\]|.", pattern):
+    for token in re.findall(r"(?s)\*\*/?|\*|\?|\[[^]]+\]|.", pattern):
         match token:
             case "**/":
-                translated += "(?:.*/)?"
+                translated += "(?s:.*/)?"
             case "**":
-                translated += ".*"
+                translated += "(?s:.*)"
             case "*":
                 translated += "[^/]*"
             case "?":

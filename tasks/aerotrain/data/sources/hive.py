@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from aerotrain.data.sources.declared import Declared
 from aerotrain.data.sources.protocol import SourceError
 
-_PARTITION = re.compile(r"([A-Za-z_][\w%.-]*)=(.*)")
+_PARTITION = re.compile(r"([A-Za-z_][\w%.-]*)=((?s:.*))")
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 

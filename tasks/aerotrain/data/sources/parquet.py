@@ -5,10 +5,13 @@ stored once. So texts are read as dictionaries, as they are stored, and batches 
 of the values that the dictionaries stand for.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ from aerotrain.data.sources.files import (
     file_and_span,
     fragment_of,
     power_of_2,
+    some,
     spread,
 )
 from aerotrain.data.sources.hive import with_partitions
@@ -33,6 +37,7 @@ from aerotrain.data.sources.input_file import BLOCK, InputFile
 from aerotrain.data.sources.protocol import (
     Batch,
     Fragment,
+    Gap,
     SourceError,
     check_columns,
 )
@@ -54,8 +59,13 @@ _MOST_DELTA_ROWS = 256
 #: each column is.
 _ROW_GROUP_BYTES = 128 * 2**20
 
-#: Rows by which types are inferred.
+#: Rows of a file by which types are inferred, and the most files in which types, or the numbers
+#: of missing values, are looked for.
 _SCHEMA_ROWS = 1000
+_FOOTERS = 32
+
+#: What pandas calls the index of a table, its row numbers, in a file.
+_INDEX = re.compile(r"__index_level_\d+__").fullmatch
 
 #: The most row groups that stand for all.
 _PLACES = 8
@@ -69,6 +79,13 @@ class ParquetSource(FileSource):
     """Parquet files below a URL."""
 
     options = COLUMN_OPTIONS | {"nulls", "pad"}
+
+    def facts(self) -> dict[str, str]:
+        with _opened(self.files[0]) as parquet:
+            left_out = [each for each in parquet.schema_arrow.names if _INDEX(each)]
+        return super().facts() | (
+            {"index of pandas": f"{left_out[0]}; not read"} if left_out else {}
+        )
 
     def fragments(self) -> Iterator[Fragment]:
         ratio = self._ratio
@@ -98,21 +115,72 @@ class ParquetSource(FileSource):
         return max(_RATIO, power_of_2(content // file.size))
 
     def schema(self) -> Schema:
-        """The schema by the first rows of the first file that has any."""
+        """The schema by the first rows of the first file that has any.
+
+        A column without a value there is of the type that it has in one of the next files.
+        """
+        features: dict[str, Feature] = {}
+        order: list[str] = []
+        looked_at: list[InputFile] = []
         for file in self.files:
             with _opened(file) as parquet:
                 names = self._columns(file, parquet)
-                for batch in _batches(file, parquet, range(parquet.num_row_groups), names):
-                    rows = batch.slice(0, _SCHEMA_ROWS)
-                    features = {name: self._feature(name, rows, file) for name in names}
+                unknown = [name for name in names if name not in features]
+                batch = next(_batches(file, parquet, range(parquet.num_row_groups), unknown), None)
+                if batch is None:
+                    continue
+                looked_at.append(file)
+                if not order:
                     selected = self._selected(file, parquet)
-                    return features | {
-                        name: Feature("string") for name in file.partitions if name in selected
-                    }
-        raise SourceError(
-            f"the source is empty: there is no row in {counted(len(self.files), 'file')}; check "
-            "that the input is where the source looks for it"
-        )
+                    partitions = [name for name in file.partitions if name in selected]
+                    features = dict.fromkeys(partitions, Feature("string"))
+                    order = [*names, *partitions]
+            for name in unknown:
+                values = batch.column(name)[:_SCHEMA_ROWS]
+                self.gaps[name].add(values)
+                if feature := self._feature(name, values):
+                    features[name] = feature
+            if len(features) >= len(order) or len(looked_at) == _FOOTERS:
+                break
+        if not order:
+            raise SourceError(
+                f"the source is empty: there is no row in {counted(len(self.files), 'file')}; "
+                "check that the input is where the source looks for it"
+            )
+        if unknown := [name for name in order if name not in features]:
+            raise RecordError(
+                f"there is no value of {', '.join(map(repr, unknown))} in the first rows of "
+                f"{some([file.url for file in looked_at])}, so the type is unknown; set it in "
+                "'types', or leave it out with 'skip'"
+            )
+        self._read_gaps(names)
+        return {name: features[name] for name in order}
+
+    def _read_gaps(self, names: Sequence[str]) -> None:
+        """Count the integers that are missing by the footers of some files, where these say it."""
+        found: defaultdict[str, Gap] = defaultdict(Gap)
+        unsaid: set[str] = set()
+        for file in self.files[:: -(-len(self.files) // _FOOTERS)]:
+            with _opened(file) as parquet:
+                metadata, fields = parquet.metadata, parquet.schema_arrow
+            integers = {
+                each.name
+                for each in fields
+                if pa.types.is_integer(each.type) or pa.types.is_null(each.type)
+            }
+            for group in map(metadata.row_group, range(metadata.num_row_groups)):
+                for column in _columns_of(group, integers.intersection(names)):
+                    name, statistics = column.path_in_schema, column.statistics
+                    if not statistics or not statistics.has_null_count:
+                        unsaid.add(name)
+                        continue
+                    gap = found[name]
+                    gap.missing += statistics.null_count
+                    gap.records += group.num_rows
+                    if statistics.has_min_max:
+                        ends = abs(statistics.min), abs(statistics.max)
+                        gap.largest = max(gap.largest, *ends)
+        self.gaps.update({name: gap for name, gap in found.items() if name not in unsaid})
 
     def sampled(self) -> list[Sampled]:
         """Row groups from all over the files: data may be sorted."""
@@ -132,11 +200,16 @@ class ParquetSource(FileSource):
         """The columns to read of a file, except Hive partitions."""
         selected = self._selected(file, parquet)
         names = [name for name in selected if name not in file.partitions]
-        check_columns(file.url, names, parquet.schema_arrow.names)
+        check_columns(file.url, names, self._names_in(parquet))
         return names
 
+    def _names_in(self, parquet: pq.ParquetFile) -> list[str]:
+        """The columns of a file, but the row numbers that pandas adds, unless they are named."""
+        named = self.declared.columns or ()
+        return [each for each in parquet.schema_arrow.names if each in named or not _INDEX(each)]
+
     def _selected(self, file: InputFile, parquet: pq.ParquetFile) -> list[str]:
-        found = parquet.schema_arrow.names
+        found = self._names_in(parquet)
         others = [name for name in file.partitions if name not in found]
         return self.declared.selected(file.url, [*found, *others])
 
@@ -144,7 +217,7 @@ class ParquetSource(FileSource):
         assert schema is not None
         file, (first, last) = file_and_span(description)
         with _opened(file) as parquet:
-            found, partitions = parquet.schema_arrow.names, file.partitions
+            found, partitions = self._names_in(parquet), file.partitions
             self.declared.check_others(file.url, [*found, *partitions], schema)
             check_columns(file.url, [name for name in schema if name not in partitions], found)
             # A column with the name of a partition is read to compare them.
@@ -162,16 +235,14 @@ class ParquetSource(FileSource):
                 )
                 row += count
 
-    def _feature(self, name: str, batch: pa.RecordBatch, file: InputFile) -> Feature:
-        values = batch.column(name).drop_null()
+    def _feature(self, name: str, values: pa.Array) -> Feature | None:
+        """The feature of a column by some values; None if they do not show it."""
+        values = values.drop_null()
         unseen = self.declared.unseen(name)
         if unseen is not None and not pa.types.is_nested(values.type):
             return unseen
         if not len(values) and (pa.types.is_nested(values.type) or pa.types.is_null(values.type)):
-            raise RecordError(
-                f"the column {name!r} is null in the first rows of {file.url}, so its type is "
-                "unknown; set its type in 'types', or leave it out with 'skip'"
-            )
+            return None
         return self.declared.feature_of(name, values)
 
 
@@ -179,7 +250,8 @@ def _batches(
     file: InputFile, parquet: pq.ParquetFile, groups: range, names: list[str]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of some row groups, in batches of about ``_BATCH_BYTES``."""
-    plain = pa.schema([parquet.schema_arrow.field(name) for name in names])
+    fields = parquet.schema_arrow
+    plain = pa.schema([fields.field(name) for name in names])
     for group in groups:
         metadata = parquet.metadata.row_group(group)
         columns = _columns_of(metadata, names)
@@ -199,11 +271,15 @@ def _batches(
                     yield batch[part].cast(plain) if names else batch[part]
 
 
-def _columns_of(group: pq.RowGroupMetaData, names: list[str]) -> list[pq.ColumnChunkMetaData]:
+def _columns_of(group: pq.RowGroupMetaData, names: Collection[str]) -> list[pq.ColumnChunkMetaData]:
     """The columns of a row group that hold the values of ``names``, which may be nested."""
     columns = [group.column(number) for number in range(group.num_columns)]
-    begins = tuple(f"{name}." for name in names)
-    return [each for each in columns if f"{each.path_in_schema}.".startswith(begins)]
+    wanted = set(names)
+    return [
+        each
+        for each in columns
+        if not wanted.isdisjoint(accumulate(each.path_in_schema.split("."), "{}.{}".format))
+    ]
 
 
 def _is_dictionary(column: pq.ColumnChunkMetaData) -> bool:
@@ -237,10 +313,20 @@ def _row_groups(file: InputFile, metadata: pq.FileMetaData, ratio: int) -> Itera
 def _opened(file: InputFile, **options: Any) -> Iterator[pq.ParquetFile]:
     """The opened file; Arrow's errors become ``SourceError``."""
     try:
-        with file.open() as stream, pq.ParquetFile(stream, pre_buffer=False, **options) as parquet:
+        with (
+            file.open() as stream,
+            pq.ParquetFile(
+                stream, pre_buffer=False, page_checksum_verification=True, **options
+            ) as parquet,
+        ):
             yield parquet
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+    except pa.ArrowNotImplementedError as error:
+        raise SourceError(
+            f"{file.url} cannot be read: {str(error).splitlines()[0]}; leave the column out with "
+            "'skip', or write it in another type"
+        ) from error
+    except (pa.ArrowInvalid, OSError) as error:
         raise SourceError(
             f"{file.url} is not a complete Parquet file: {str(error).splitlines()[0]}; it may be "
-            "truncated: write it again"
+            "truncated or damaged: write it again"
         ) from error

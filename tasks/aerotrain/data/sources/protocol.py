@@ -1,14 +1,17 @@
 """The protocol of a source: list its fragments, and read a fragment as batches of columns."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError, SpecError, nearest
 from aerotrain.data.dataset import Feature, Schema
+from aerotrain.data.records import is_list_type, largest_of, nulls_within
 
 
 class SourceError(FinalError):
@@ -65,6 +68,30 @@ class Padding:
     def feature(self, value: Feature) -> Feature:
         """The feature of the arrays of such values."""
         return Feature(value.dtype, (self.length, *value.shape))
+
+
+@dataclass
+class Gap:
+    """How many of some records lack an integer of a column, and the greatest absolute value.
+
+    A list lacks one if it holds a null. The value is -1 if there is none.
+    """
+
+    missing: int = 0
+    records: int = 0
+    largest: int = -1
+
+    def add(self, values: pa.Array) -> None:
+        """Count Arrow values, unless they are neither integers nor lists of integers."""
+        missing, records, kind = values.null_count, len(values), values.type
+        if is_list_type(kind):
+            missing = int(nulls_within(values).sum())
+        while is_list_type(values.type):
+            values = values.flatten()
+        if pa.types.is_integer(values.type):
+            self.largest = max(self.largest, largest_of(values))
+        if pa.types.is_integer(values.type) or pa.types.is_null(kind):
+            self.missing, self.records = self.missing + missing, self.records + records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,8 +227,8 @@ def check_names(key: str, names: Any) -> None:
     """Check that the option ``key`` is a list of different names. Raises ``SpecError``."""
     if isinstance(names, str) or not all(isinstance(each, str) for each in names):
         raise SpecError(f"{key!r} must be a list of names, got {names!r}")
-    for name in names:
-        if list(names).count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise SpecError(f"{key!r} has {name!r} more than once; name each column once")
 
 
@@ -216,19 +243,20 @@ def check_selected(url: str, selected: Sequence[str], found: Sequence[str]) -> N
 
 def check_columns(url: str, names: Iterable[str], found: Sequence[str]) -> None:
     """Check that a file has each of these columns once, with a name. Raises ``SourceError``."""
+    counts = Counter(found)
     for name in names:
         if not name:
             raise SourceError(
                 f"{url} has a column without a name, number {list(found).index(name) + 1}, like "
                 "the index that pandas writes; give it a name, or leave it out with 'skip': ['']"
             )
-        if name not in found:
+        if name not in counts:
             raise SourceError(
                 f"{url} has no column {name!r}{nearest(name, found)}; it has "
                 f"{', '.join(found) or 'none'}; give all files the same columns, or leave it "
                 "out with 'skip'"
             )
-        if (count := list(found).count(name)) > 1:
+        if (count := counts[name]) > 1:
             raise SourceError(
                 f"{url} has {count} columns called {name!r}; give them different names, or "
                 "leave them out with 'skip'"

@@ -50,7 +50,8 @@ _UNPARSED = re.compile(r"Failed to parse string: ('.*') as a scalar of type")
 _ROW = re.compile(r"(?<=parse error: )Row #1: | in row 0$")
 
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-_DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"
+_THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})*(\.\d+)?$"
+_WITH_COMMAS = r"^[+-]?\d+(,\d+)?$|" + _THOUSANDS
 
 #: Values that are parsed at once, also where a line has few bytes, such as ``{}``.
 _CELLS = 2**20
@@ -197,6 +198,8 @@ class TextSource(FileSource, ABC):
                 for name in names:
                     each = counts.setdefault(name, Counter())
                     if name in selected:
+                        for chunk in table[name].chunks:
+                            self.gaps[name].add(chunk)
                         each[self._inferred(name, table[name])] += len(table)
             self._check_certain(file, [table for table, _ in tables])
             counts |= {name: Counter([Feature("string")]) for name in file.partitions}
@@ -400,8 +403,16 @@ def _why_no_text(values: pa.ChunkedArray) -> str | None:
     if not pa.types.is_string(values.type) or not len(values):
         return None
     with_comma = pc.filter(values, pc.match_substring(values, ","))
-    if len(with_comma) and pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():
-        return f"{with_comma[0].as_py()!r} is a number if 'decimal' is ','"
+    if len(with_comma) and pc.all(pc.match_substring_regex(values, _WITH_COMMAS)).as_py():
+        text = with_comma[0].as_py()
+        if not pc.all(pc.match_substring_regex(values, _THOUSANDS)).as_py():
+            return f"{text!r} is a number if 'decimal' is ','"
+        without, decimal = text.replace(",", ""), text.replace(",", ".")
+        either = f", or {decimal} if 'decimal' is ','" if text.count(",") == 1 else ""
+        return (
+            f"{text!r} is {without} if commas separate thousands, and then has to be written "
+            f"without them{either}"
+        )
     are_numbers = pc.match_substring_regex(values, _NUMBER)
     count = pc.sum(are_numbers).as_py()
     if not _MANY * len(values) <= count < len(values):

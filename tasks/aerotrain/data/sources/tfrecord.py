@@ -1,7 +1,6 @@
 """The source of TFRecord files of ``tf.train.Example``, read without TensorFlow."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -34,7 +33,7 @@ from aerotrain.data.sources.protocol import Batch, BatchBuilder, SourceError
 _DTYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
 
 #: https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/example.proto and
-#: feature.proto, as a descriptor.
+#: feature.proto, as a descriptor; a SequenceExample has lists of features in addition.
 _EXAMPLE = """
 name: "aerotrain/example.proto" package: "aerotrain" syntax: "proto3"
 message_type { name: "BytesList"
@@ -54,7 +53,8 @@ message_type { name: "Features"
   field { name: "feature" number: 1 label: LABEL_REPEATED
     type_name: ".aerotrain.Features.FeatureEntry" } }
 message_type { name: "Example"
-  field { name: "features" number: 1 type_name: ".aerotrain.Features" } }
+  field { name: "features" number: 1 type_name: ".aerotrain.Features" }
+  field { name: "feature_lists" number: 2 type: TYPE_BYTES } }
 """
 
 
@@ -66,17 +66,21 @@ class ExampleSource(FileSource):
 
     def schema(self) -> Schema:
         """The schema of the first record that ``read`` does not reject."""
+        why = ""
         for file in self.files:
             for _, record in _frames(file):
                 if isinstance(record, Damage):
                     continue
-                with suppress(RecordError):
+                try:
                     features = features_of(record)
-                    names = self.declared.selected(file.url, list(features))
-                    return {name: self._feature_of(name, *features[name]) for name in names}
+                except RecordError as error:
+                    why = why or f" ({error})"
+                    continue
+                names = self.declared.selected(file.url, list(features))
+                return {name: self._feature_of(name, *features[name]) for name in names}
         raise SourceError(
             "the source is empty: there is no tf.train.Example in "
-            f"{counted(len(self.files), 'file')}; check that the input is where "
+            f"{counted(len(self.files), 'file')}{why}; check that the input is where "
             "the source looks for it"
         )
 
@@ -180,6 +184,12 @@ def features_of(record: bytes) -> dict[str, tuple[str, Sequence[Any]]]:
         example.ParseFromString(record)
     except message.DecodeError as error:
         raise RecordError("it is not a tf.train.Example") from error
+    if example.feature_lists or not example.features.feature:
+        kind = "SequenceExample" if example.feature_lists else "Example without a feature"
+        raise RecordError(
+            f"it is a tf.train.{kind}, which is not read; write it as a tf.train.Example whose "
+            "features are lists, or read it by a source of the kind python"
+        )
     features = {}
     for name, feature in example.features.feature.items():
         kind = feature.WhichOneof("kind") or "int64_list"

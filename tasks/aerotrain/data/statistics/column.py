@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from aerotrain.data.dataset import Feature, as_numbers, json_text
 from aerotrain.data.hashing import Hashes, hashes_of, mixed
-from aerotrain.data.records import Column, Columns
+from aerotrain.data.records import Column, Columns, concatenated
 from aerotrain.data.statistics.pictures import Pictures, Sheet
 from aerotrain.data.statistics.sketches import (
     VOCABULARY,
@@ -28,6 +28,10 @@ from aerotrain.data.statistics.sketches import (
 QUANTILES = tuple(number / 100 for number in range(101))
 
 _BINS = 30
+
+#: Records, or bytes of them, whose statistics are added at once.
+_RECORDS_AT_ONCE = 1024
+_BYTES_AT_ONCE = 2**20
 
 #: Values of one record's array that are sampled.
 _VALUES_PER_RECORD = 16
@@ -249,10 +253,20 @@ class ColumnStatistics:
 
 
 class Statistics:
-    """The statistics of all columns of a data set, by name."""
+    """The statistics of all columns of a data set, by name.
+
+    Small batches are added together: those of 2 records cost as much as those of 1,000.
+    """
 
     def __init__(self, columns: Mapping[str, ColumnStatistics] | None = None) -> None:
-        self.columns = dict(columns or {})
+        self._columns = dict(columns or {})
+        self._waiting: list[tuple[Columns, Mapping[str, int], Hashes, str]] = []
+        self._size = 0
+
+    @property
+    def columns(self) -> dict[str, ColumnStatistics]:
+        self._add_waiting()
+        return self._columns
 
     def add(
         self,
@@ -269,11 +283,25 @@ class Statistics:
         the source has as times, with their units since 1970. ``label`` is the column of classes.
         """
         for name, column in columns.items():
-            statistics = self.columns.setdefault(name, ColumnStatistics(column.feature))
+            statistics = self._columns.setdefault(name, ColumnStatistics(column.feature))
             statistics.is_time = statistics.is_time or name in times
             statistics.since_1970 = statistics.since_1970 or times.get(name, "")
-            statistics.add(column, missing.get(name, 0), hashes)
-            statistics.pictures.add(column, columns.get(label), hashes)
+            self._size += column.values.nbytes
+        self._waiting.append((columns, missing, hashes, label))
+        records = sum(len(each[2]) for each in self._waiting)
+        if records >= _RECORDS_AT_ONCE or self._size >= _BYTES_AT_ONCE:
+            self._add_waiting()
+
+    def _add_waiting(self) -> None:
+        waiting, self._waiting, self._size = self._waiting, [], 0
+        if not waiting:
+            return
+        hashes = np.concatenate([each[2] for each in waiting])
+        columns = {n: concatenated([each[0][n] for each in waiting]) for n in waiting[0][0]}
+        for name, column in columns.items():
+            missing = sum(each[1].get(name, 0) for each in waiting)
+            self._columns[name].add(column, missing, hashes)
+            self._columns[name].pictures.add(column, columns.get(waiting[0][3]), hashes)
 
     def merge(self, other: Self) -> None:
         for name, column in other.columns.items():

@@ -88,6 +88,12 @@ def outputs_of(signature: Any, arrays: Arrays) -> dict[str, Any]:
         tensors = {n: tf.constant(each, specs[n].dtype) for n, each in arrays.items()}
         return {name: each.numpy() for name, each in signature(**tensors).items()}
     except (tf.errors.OpError, TypeError, ValueError) as error:
+        counts = {
+            n: len(arrays[n]) for n in specs if specs[n].shape.rank and specs[n].shape[0] is None
+        }
+        if len({*counts.values()}) > 1:
+            counted = ", ".join(f"{name} has {count}" for name, count in sorted(counts.items()))
+            raise BadRequestError(f"inputs have different numbers of records: {counted}") from error
         raise BadRequestError(str(getattr(error, "message", error))) from error
 
 

@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
 from aerotrain.contract.curves import KEY, Curves, Point
 from aerotrain.store import MissingError, Store
@@ -29,7 +28,6 @@ class CurveWriter:
         *,
         steps: int,
         data: str,
-        options: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -38,7 +36,7 @@ class CurveWriter:
         self._put_object = put
         self._now = now
         self._lock = threading.Lock()
-        self._curves = Curves(steps, data, options=options)
+        self._curves = Curves(steps, data)
         self._has_earlier = False
         self._point, self._upload = Interval(_EVERY, clock), Interval(_EVERY, clock)
 
@@ -68,7 +66,7 @@ class CurveWriter:
                 earlier = Curves.from_bytes(self._store.get(KEY)).points
             with self._lock:
                 own, self._has_earlier = self._curves, True
-                self._curves = Curves(own.steps, own.data, earlier, options=own.options)
+                self._curves = Curves(own.steps, own.data, earlier)
                 for each in own.points:
                     self._curves.add(each)
         with self._lock:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from aerotrain.contract.event_log import CHIEF_LOG, EARLIER_NAMES, Event, EventType, read
+from aerotrain.contract.event_log import CHIEF_LOG, Event, EventType, read
 from aerotrain.store import MissingError, Store
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.checkpoints.interval import USUAL_MTBF, mean_time_between_failures
@@ -79,9 +79,8 @@ class EventWriter:
         """The event log of the processes before this one."""
         if self._before is None:
             before = b""
-            for key in (EARLIER_NAMES[CHIEF_LOG], CHIEF_LOG):
-                with suppress(MissingError):
-                    before = self._store.get(key)
+            with suppress(MissingError):
+                before = self._store.get(CHIEF_LOG)
             self._before = before  # not known if the store was unavailable
         return self._before
 

@@ -30,8 +30,8 @@ class Watchdog:
     ``end`` gets the reason, and the names of the peers that do not answer.
 
     The first execution, in which TensorFlow traces and compiles, may take ``start_timeout``
-    seconds. ``peers`` maps names of replicas to addresses. While ``excused`` is true, the delay has
-    a known cause other than the execution.
+    seconds, and so may later ones while ``compiling`` is true. ``peers`` maps names of replicas to
+    addresses. While ``excused`` is true, the delay has a known cause other than the execution.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Watchdog:
     ) -> None:
         self._progress_timeout = progress_timeout
         self._start_timeout = max(start_timeout, progress_timeout)
+        self.compiling: Callable[[], bool] = lambda: False
         self._peers = peers
         self._end = end
         self._excused = excused
@@ -78,7 +79,8 @@ class Watchdog:
     def allowance(self) -> float:
         """The number of seconds that may pass now without progress."""
         usual = max(self._progress_timeout, _SLOWER * self._slowest)
-        return usual if self._executions else max(self._start_timeout, usual)
+        starts = not self._executions or self.compiling()
+        return max(self._start_timeout, usual) if starts else usual
 
     def check(self) -> None:
         """End this replica if it has waited too long."""

@@ -24,6 +24,7 @@ from aerotrain.contract.errors import (
 )
 from aerotrain.store import CorruptError, Manifest, MissingError, Store, fetch, publish
 from aerotrain.training.checkpoints.metadata import (
+    check_same_code,
     check_same_config,
     check_same_model,
     cluster_config,
@@ -39,6 +40,7 @@ from aerotrain.training.checkpoints.transfer import VOCABULARIES, Rows, Transfer
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.input.order import ORDER_VERSION
 from aerotrain.training.model.vocabularies import vocabularies_of
+from aerotrain.user_code import code_of
 
 #: The prefix of TensorFlow's files in the folder of a checkpoint.
 FILE = "checkpoint"
@@ -86,6 +88,7 @@ class Checkpoints:
         self._checkpoint = tf.train.Checkpoint(
             step=context.counter, **optimizer, **_contents(model)
         )
+        self._module = context.arguments.model
         self._config = training_config(context.arguments)
         self._cluster = cluster_config(context.replica.job)
         self._keep = context.arguments.keep
@@ -121,7 +124,7 @@ class Checkpoints:
         The names of later checkpoints contain the chief's ``token``.
 
         Raises:
-            FinalError: the checkpoint belongs to another training or another model.
+            FinalError: the checkpoint belongs to another training, other code or another model.
             TemporaryError: the chief has fetched the checkpoint, but it could not be fetched here.
         """
         self._token, self.restored = token, name
@@ -135,6 +138,7 @@ class Checkpoints:
         assert self._manifest is not None
         folder, about = self._folder(name), self._manifest.about
         check_same_config(self.url(name), about.get("recipe", {}), self._config)
+        check_same_code(self.url(name), about.get("code", {}), self._module)
         check_same_model(self.url(name), about, self._cluster, self._model)
         print_cluster_changes(about.get("setting", {}), self._cluster)
         print_order_change(about.get("order", 1))
@@ -199,6 +203,7 @@ class Checkpoints:
             "step": name.step,
             "token": name.token,
             "recipe": self._config,
+            "code": code_of(self._module),
             "setting": self._cluster,
             "order": ORDER_VERSION,
             "model": model_config(self._model),

@@ -15,6 +15,7 @@ from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.input.order import ORDER_VERSION
 from aerotrain.training.steps.step import inner
+from aerotrain.user_code import changed_code
 
 
 def training_config(arguments: TrainArguments) -> dict[str, Any]:
@@ -81,6 +82,20 @@ def check_same_config(url: str, was: Mapping[str, Any], now: Mapping[str, Any]) 
         raise FinalError(
             f"the checkpoint {url} is of another training: {'; '.join(changes)}; begin a new run, "
             "or delete that run's checkpoints"
+        )
+
+
+def check_same_code(url: str, was: Mapping[str, str], module: str) -> None:
+    """Check that the checkpoint ``url`` was made by the user's code as it is, given its hashes.
+
+    Raises:
+        FinalError: a file has changed; the message names each, and how to go on.
+    """
+    if changed := changed_code(was, module):
+        raise FinalError(
+            f"{' and '.join(changed)} changed after the checkpoint {url} was made, so that its "
+            "weights are not those of the code of now: undo the change to continue, or begin a new "
+            f"run, which takes these weights if start_from is {url}"
         )
 
 

@@ -1,5 +1,6 @@
 """The interface of hooks, the state of the loop that they share, and three of them."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
@@ -9,12 +10,16 @@ from aerotrain.contract.event_log import EventType
 from aerotrain.data.dataset import load_statistics
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.context import TrainingContext
+from aerotrain.training.hooks.local_methods import compute_locally
 from aerotrain.training.input.order import Schedule
 from aerotrain.training.input_pipeline import InputPipeline
-from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.model.callbacks import AFTER, BEFORE, Callbacks
 from aerotrain.training.step_runner import Spent, StepsRun
 from aerotrain.training.steps.metric_state import MetricState, MetricValues
 from aerotrain.training.steps.step import TrainStep
+
+#: The strategy whose model computes whatever a callback asks for.
+ALONE = "one_device"
 
 
 @dataclass(kw_only=True)
@@ -69,11 +74,17 @@ class Hook:
     ``state.stop`` or by an error.
     """
 
+    #: Whether it must be called before and after each single step.
+    each_step = False
+
     def on_start(self, state: TrainState, restored: SavedState) -> None:
         """Called once, with what was restored from a checkpoint; empty without one."""
 
     def on_epoch_begin(self, state: TrainState) -> None:
         """Called before the first execution of an epoch, or of what is left of it."""
+
+    def on_execution_begin(self, state: TrainState) -> None:
+        """Called before each execution; under a coordinator, others are in flight."""
 
     def on_execution(self, state: TrainState) -> None:
         """Called after each execution."""
@@ -156,7 +167,13 @@ def callbacks_of(pipeline: InputPipeline, step: TrainStep) -> tuple[Callbacks, b
     measured = metrics.measured_names()
     names = [*metrics.names(), *(f"val_{name}" for name in measured or ())]
     callbacks = Callbacks(
-        code.name, given, step.model, arguments.epochs, arguments.export_best, names
+        code.name,
+        given,
+        step.model,
+        arguments.epochs,
+        arguments.export_best,
+        names,
+        pipeline.schedule.steps_per_epoch,
     )
     validates = arguments.validate or callbacks.monitor_validation
     if callbacks.monitored:
@@ -165,10 +182,7 @@ def callbacks_of(pipeline: InputPipeline, step: TrainStep) -> tuple[Callbacks, b
 
 
 class UserCallbacks(Hook):
-    """Calls the user's callbacks in the chief; all other replicas follow what they decide.
-
-    They are called in the scope of the strategy, so that assignments reach the variables wherever
-    they are.
+    """Calls the user's callbacks in the chief; all other replicas follow what they decide and set.
 
     Raises:
         FinalError: a callback is not accepted, or monitors what is never logged.
@@ -177,43 +191,63 @@ class UserCallbacks(Hook):
     def __init__(self, context: TrainingContext) -> None:
         self._context = context
         self._callbacks, self.validates = callbacks_of(context.pipeline, context.step)
+        self._variables = self._callbacks.variables()
+        if context.is_chief and self._callbacks.given and context.replica.job.strategy != ALONE:
+            compute_locally(context)
+        if hook := self._callbacks.own_by_batch:
+            self._set_steps(hook)
+
+    def _set_steps(self, hook: str) -> None:
+        """Call ``hook`` at each step, unless the user, or asynchronous steps, need more of them."""
+        asynchronous = bool(self._context.replica.job.rules.ps)
+        given = self._context.arguments.steps_per_execution
+        self.each_step = given is None and not asynchronous
+        if not self._context.is_chief or given == 1:
+            return
+        if self.each_step:
+            print(f"steps_per_execution is 1, because of {hook}", flush=True)
+            return
+        steps = self._context.arguments.steps_of_execution
+        print(f"{hook} is called once for up to {steps} steps (steps_per_execution)", flush=True)
+
+    def watched(self) -> Callbacks:
+        """The callbacks, to be called in the chief; before the next step, all have to agree."""
+        self._context.decisions.watch(self._variables)
+        return self._callbacks
 
     def on_start(self, state: TrainState, restored: SavedState) -> None:
+        stopped = False
         if self._context.is_chief:
-            with self._context.distribution.scope():
-                self._callbacks.begin(restored.about, restored.files)
-        self._agree(state)
+            stopped = self.watched().begin(restored.about, restored.files)
+        # What stops a training as it begins lets one step run, as under ``fit``.
+        state.stop = self._context.decisions.reach(stopped, self._variables)
         if state.stop:
             print("a callback has ended this training before; it stays as it is", flush=True)
 
     def on_epoch_begin(self, state: TrainState) -> None:
-        if self._context.is_chief:
-            with self._context.distribution.scope():
-                self._callbacks.epoch_begins(state.epoch)
+        if self._callbacks.defines("on_train_begin", "on_epoch_begin"):
+            self._call(state, lambda callbacks: callbacks.epoch_begins(state.epoch))
+
+    def on_execution_begin(self, state: TrainState) -> None:
+        if self._callbacks.defines(*BEFORE):
+            self._call(state, lambda callbacks: callbacks.execution_begins(state.epoch_step))
 
     def on_execution(self, state: TrainState) -> None:
-        if not self._callbacks.by_batch:
-            return
-        if self._context.is_chief:
-            first, last = state.epoch_step - state.executed, state.epoch_step - 1
-            logs = state.results(self._context.step.metrics)
-            with self._context.distribution.scope():
-                self._callbacks.execution(first, last, logs)
-        self._agree(state)
+        if self._callbacks.defines(*AFTER):
+            metrics, last = self._context.step.metrics, state.epoch_step - 1
+            self._call(
+                state, lambda callbacks: callbacks.execution_ends(last, state.results(metrics))
+            )
 
     def on_epoch_end(self, state: TrainState) -> None:
-        if self._context.is_chief:
-            with self._context.distribution.scope():
-                self._callbacks.epoch_ends(state.epoch, state.metrics)
         # A replica that does not validate waits here for the one that does, and not in the next
         # step.
         if self._callbacks.given or self.validates:
-            self._agree(state)
+            self._call(state, lambda callbacks: callbacks.epoch_ends(state.epoch, state.metrics))
 
     def on_end(self, state: TrainState) -> None:
         if self._context.is_chief:
-            with self._context.distribution.scope():
-                self._callbacks.end(state.metrics)
+            self._callbacks.end(state.metrics)
 
     def on_save(self, state: TrainState) -> None:
         if logs := self._callbacks.logs():
@@ -223,5 +257,8 @@ class UserCallbacks(Hook):
         about, files = self._callbacks.remember()
         return SavedState(about=about, files=files)
 
-    def _agree(self, state: TrainState) -> None:
-        state.stop = self._context.decisions.reach(self._callbacks.stop, self._context.model)
+    def _call(self, state: TrainState, function: Callable[[Callbacks], None]) -> None:
+        """Call callbacks in the chief, and let all replicas take over what they have set."""
+        if self._context.is_chief:
+            function(self.watched())
+        state.stop = self._context.decisions.reach(self._callbacks.stop, self._variables)

@@ -4,16 +4,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
 from aerotrain.contract.errors import counted
-from aerotrain.contract.job import Job
 from aerotrain.contract.status import Progress
-from aerotrain.contract.training import TrainArguments
 from aerotrain.training.background.curve_writer import CurveWriter
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.checkpoints.interval import GrowingInterval, Interval
@@ -77,7 +73,6 @@ class Report(Hook):
             services.lease.put,
             steps=context.schedule.steps,
             data=context.arguments.data,
-            options=options_of(context.replica.job, context.arguments),
         )
 
     def on_start(self, state: TrainState, restored: SavedState) -> None:
@@ -174,19 +169,6 @@ class Report(Hook):
     def on_save(self, state: TrainState) -> None:
         self._events.flush()
         self._context.services.upload(_FOLDER, self._events.files())
-
-
-def options_of(job: Job, arguments: TrainArguments) -> dict[str, Any]:
-    """What was chosen for a training, by name, for comparison with another one."""
-    chosen = asdict(arguments)
-    hparams = chosen.pop("hparams")
-    return {
-        "strategy": job.strategy,
-        **{f"{each.role} replicas": each.count for each in job.replicas},
-        **chosen,
-        **{f"hparams.{name}": value for name, value in hparams.items()},
-        "code": job.code,
-    }
 
 
 def main_loss(metrics: Mapping[str, float]) -> float:

@@ -10,10 +10,14 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.context import TrainingContext
-from aerotrain.training.hooks.hooks import Hook, TrainState
+from aerotrain.training.hooks.hooks import Hook, TrainState, UserCallbacks
+from aerotrain.training.hooks.local_methods import copy_variables
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import download, split_of
+from aerotrain.training.internals import keras3
+from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.model.checks import check_remainder
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.steps.metric_state import numbers
 
@@ -34,25 +38,45 @@ class Validation:
         code = UserCode.load(arguments.model, arguments.data)
         spec = batch_spec(dataset.schema, code.transform)
         self._model = code.build(arguments.all_hparams, spec, arguments.dtype_policy)
-        self._batches = every_record(
+        check_remainder(self._model, arguments, VALIDATION_SPLIT, split.records)
+        size = keras3.fixed_batch(self._model) or arguments.batch_size
+        batches = every_record(
             RecordFiles.of(download(arguments.data, split.shards, scratch)),
             dataset.schema,
             code.transform,
             records=split.records,
-            batch_size=arguments.batch_size,
+            batch_size=size,
         )
+        whole = split.records // size
+        self._batches = batches.take(whole) if arguments.drop_remainder else batches
 
-    def measure(self, update: Callable[[keras.Model], None]) -> dict[str, float]:
-        """The metrics by name, after ``update`` has set the copy's weights."""
-        update(self._model)
-        return numbers(self._model.evaluate(self._batches, return_dict=True, verbose=0))
+    def measure(
+        self,
+        update: Callable[[keras.Model], None],
+        callbacks: Callbacks | None = None,
+    ) -> dict[str, float]:
+        """The metrics by name, after ``update`` has set the copy's weights.
+
+        It is called after ``on_test_begin`` of the callbacks, which may change the trained model.
+        """
+        called = None
+        if callbacks and callbacks.given:
+            updating = keras.callbacks.LambdaCallback()
+            updating.on_test_begin = lambda logs=None: update(self._model)
+            called = callbacks.during_validation(updating)
+        else:
+            update(self._model)
+        return numbers(
+            self._model.evaluate(self._batches, callbacks=called, return_dict=True, verbose=0)
+        )
 
 
 class ValidationHook(Hook):
     """Adds the metrics of the validation split to those of each epoch, and finds the best model."""
 
-    def __init__(self, context: TrainingContext) -> None:
+    def __init__(self, context: TrainingContext, callbacks: UserCallbacks) -> None:
         self._trained = context.model
+        self._callbacks = callbacks
         self._validation = Validation(
             context.arguments, context.pipeline.dataset, context.replica.scratch
         )
@@ -67,7 +91,9 @@ class ValidationHook(Hook):
         self._loss = None
 
     def on_epoch_end(self, state: TrainState) -> None:
-        measured = self._validation.measure(self._copy_weights)
+        measured = self._validation.measure(
+            lambda copy: copy_variables(self._trained, copy), self._callbacks.watched()
+        )
         state.metrics |= {f"val_{name}": value for name, value in measured.items()}
         self._loss = state.metrics.get("val_loss", math.inf)
         state.is_best = self._loss < self._best
@@ -76,7 +102,3 @@ class ValidationHook(Hook):
     def to_save(self, state: TrainState) -> SavedState:
         best = None if math.isinf(self._best) else self._best
         return SavedState(about={"val_loss": self._loss, "best_val_loss": best})
-
-    def _copy_weights(self, copy: keras.Model) -> None:
-        for own, trained in zip(copy.variables, self._trained.variables, strict=True):
-            own.assign(trained.numpy())

@@ -92,29 +92,29 @@ class MicrobatchSpec:
     local: int = 1
 
     def piece(self, batch: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The microbatch of that number, and its share: the weight of its loss over ``replicas``.
+        """The weight of the microbatch of that number, its part of the batch, and its records.
 
         If a batch has fewer records than microbatches, some are empty. An empty one gets one record
-        with a share of 0, because models cannot compute on none.
+        with a weight of 0, because models cannot compute on none.
         """
         records = tf.shape(batch, tf.int64)[0]
         pieces = self.accumulate * self.replicas
         begin, end = number * records // pieces, (number + 1) * records // pieces
-        share = tf.cast(end - begin, tf.float32) * self.replicas / tf.cast(records, tf.float32)
-        return share, batch[begin : tf.maximum(end, begin + 1)]
+        weight = tf.cast(end - begin, tf.float32) / tf.cast(records, tf.float32)
+        return weight, batch[begin : tf.maximum(end, begin + 1)]
 
 
 def in_microbatches(
     batches: tf.data.Dataset, schema: Schema, transform: Transform, cut: MicrobatchSpec
 ) -> tf.data.Dataset:
-    """For each batch, one element per local replica: a tuple of (share, microbatch)."""
+    """For each batch, one element per local replica: a tuple of (weight, microbatch)."""
     transform = tensorflow2.converted(transform)
 
     def element(replica: Any, batch: tf.Tensor) -> Any:
         pieces = (
             cut.piece(batch, replica * cut.accumulate + each) for each in range(cut.accumulate)
         )
-        return tuple((share, transform(parse(piece, schema))) for share, piece in pieces)
+        return tuple((weight, transform(parse(piece, schema))) for weight, piece in pieces)
 
     def for_each_replica(batch: tf.Tensor) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensors(batch).repeat(cut.local).enumerate(cut.first)

@@ -46,10 +46,13 @@ class Schedule:
     batch_size: int
     epochs: int
     full_batches: bool = False
+    drop_remainder: bool = False
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps that read each record once."""
+        """Steps that read each record once, but for a remainder that is dropped."""
+        if self.drop_remainder:
+            return self.records // self.batch_size
         return -(-self.records // self.batch_size)
 
     @property
@@ -63,7 +66,7 @@ class Schedule:
 
     def records_after(self, step: int) -> int:
         """The number of records that ``step`` steps take, each in as many epochs as there are."""
-        if self.full_batches:
+        if self.full_batches or self.drop_remainder:
             return step * self.batch_size
         epoch, done = self.position(step)
         return epoch * self.records + done * self.batch_size

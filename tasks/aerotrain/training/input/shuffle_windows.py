@@ -153,10 +153,13 @@ def of_files(named: tf.data.Dataset, width: int) -> tf.data.Dataset:
     return named.flat_map(AS_WRITTEN(blocks))
 
 
-def batches_of(windows: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-    """Batches of the records of ``windows``, each in its order; an epoch's last may be smaller.
+def batches_of(
+    windows: tf.data.Dataset, batch_size: int, *, drop_remainder: bool = False
+) -> tf.data.Dataset:
+    """Batches of the records of ``windows``, each in its order.
 
-    The remainder of a window goes into the first batch of the next.
+    The remainder of a window goes into the first batch of the next; that of an epoch is a smaller
+    batch, or is dropped.
     """
     records_spec = windows.element_spec[0]
     nothing = tf.zeros([0, *records_spec.shape[1:]], records_spec.dtype)
@@ -165,9 +168,12 @@ def batches_of(windows: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         records, order, last = window
         held = tf.shape(left)[0]
         size = held + tf.size(order)
-        count = tf.where(last, -(-size // batch_size), size // batch_size)
+        fill_all = tf.logical_and(last, not drop_remainder)
+        count = tf.where(fill_all, -(-size // batch_size), size // batch_size)
         rest = tf.gather(records, order[tf.maximum(count * batch_size - held, 0) :])
         kept = tf.concat([left[: tf.where(count > 0, 0, held)], rest], 0)
+        if drop_remainder:
+            kept = kept[: tf.where(last, 0, tf.shape(kept)[0])]
         return kept, (left, records, order, count)
 
     def cut(

@@ -1,5 +1,6 @@
 """Private names of tf_keras, tried with 2.21.0; imported only where tf_keras is installed."""
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 from tf_keras.src import backend
+from tf_keras.src.utils import losses_utils
 
 
 @contextmanager
@@ -51,3 +53,25 @@ def parts(metric: Any) -> list[Any]:
     https://github.com/keras-team/tf-keras/blob/v2.21.0/tf_keras/engine/base_layer.py
     """
     return list(metric._flatten_layers())
+
+
+_SCALING = threading.local()
+_scale = losses_utils.scale_loss_for_distribution
+
+
+@contextmanager
+def losses_of_one_replica() -> Iterator[None]:
+    """A scope in which no loss is divided by the number of replicas.
+
+    https://github.com/keras-team/tf-keras/blob/v2.21.0/tf_keras/utils/losses_utils.py
+    """
+    _SCALING.off = True
+    try:
+        yield
+    finally:
+        _SCALING.off = False
+
+
+losses_utils.scale_loss_for_distribution = lambda loss: (
+    loss if getattr(_SCALING, "off", False) else _scale(loss)
+)

@@ -4,22 +4,27 @@ Outside of a ``StatelessScope`` and of layers, ``variable.value`` is the ``tf.Va
 variable, so that this needs no private name.
 """
 
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state, name_scope
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
-from keras.src.losses.loss import unscale_loss_for_distribution
+from keras.src.losses import loss as keras_loss
 from keras.src.models.functional import Functional
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 #: Keras's counters of names, such as ``auc`` and ``auc_1``. The only public way to change them is
 #: to reset all: https://github.com/keras-team/keras/blob/v3.15.1/keras/src/utils/naming.py
 _NAME_COUNTS = "object_name_uids"
+
+#: Whether a SwapEMAWeights has left the averages in the model:
+#: https://github.com/keras-team/keras/blob/v3.15.1/keras/src/callbacks/swap_ema_weights.py
+SWAPPED = "_ema_weights_in_model"
 
 
 @contextmanager
@@ -35,6 +40,14 @@ def counted_names(made: Mapping[str, int]) -> Iterator[dict[str, int]]:
         yield counts
     finally:
         global_state.set_global_attribute(_NAME_COUNTS, before)
+
+
+def fixed_batch(model: Any) -> int | None:
+    """The number of records in each batch of a functional or sequential model; None if any."""
+    functional = getattr(model, "_functional", None) or model
+    inputs = functional.inputs if isinstance(functional, Functional) else []
+    sizes = {each.shape[0] for each in inputs}
+    return next(iter(sizes - {None}), None)
 
 
 def current_path() -> str:
@@ -76,6 +89,27 @@ def set_masks(outputs: Any, masks: Mapping[int, tf.Tensor]) -> None:
         set_keras_mask(flat[place], mask)
 
 
+class _AddedLosses(threading.local):
+    """Losses of layers, of the replica that this thread traces; none outside of ``compute_loss``.
+
+    Replicas take turns within ``compute_loss``, where they add up the counts of losses.
+    """
+
+    losses: Sequence[tf.Tensor] = ()
+
+    def __iter__(self) -> Iterator[tf.Tensor]:
+        return iter(self.losses)
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+    def __deepcopy__(self, _memo: Any) -> "_AddedLosses":
+        return self
+
+
+_ADDED = _AddedLosses()
+
+
 def compute_loss(
     model: keras.Model,
     x: Any,
@@ -90,18 +124,116 @@ def compute_loss(
 
     ``added`` replaces the losses of layers, which a model does not see in a stateless scope.
     """
-    model._losses_override = list(added)
+    model._losses_override, _ADDED.losses = _ADDED, added
     try:
         # The public method fails for models whose own one has no parameter ``training``.
         return model._compute_loss(x, y, y_pred, weight, training=training)
     finally:
-        model._losses_override = []
+        _ADDED.losses = ()
 
 
 def track_loss(model: keras.Model, loss: tf.Tensor, examples: tf.Tensor) -> None:
     """Add the loss of ``examples`` examples, divided by the replicas, to the mean loss."""
-    whole = unscale_loss_for_distribution(loss)
+    whole = keras_loss.unscale_loss_for_distribution(loss)
     model._loss_tracker.update_state(whole, sample_weight=examples)
+
+
+class Part(Protocol):
+    """A microbatch, of whose batch losses and means are to be; see ``sharing``."""
+
+    #: Its part of the batch, a scalar.
+    weight: tf.Tensor
+
+    def of_batch(
+        self, loss: tf.Tensor, reduction: str, count: Callable[[], tf.Tensor], *, by_records: bool
+    ) -> tf.Tensor:
+        """``loss``, of a microbatch by Keras's ``reduction``, as it counts in that of its batch.
+
+        It will be multiplied by ``weight``. ``count`` makes the number by which a mean was
+        divided. With ``by_records``, that is the number of all values, and so in most cases the
+        number of records times a constant.
+        """
+
+
+class _Sharing(threading.local):
+    """The microbatch that this thread computes, since each replica is traced by its own thread."""
+
+    part: Part | None = None
+
+
+_SHARING = _Sharing()
+
+
+@contextmanager
+def sharing(part: Part) -> Iterator[None]:
+    """A scope in which Keras's losses and means are those of the microbatch ``part`` of a batch.
+
+    Outside of it Keras divides its own losses by the number of replicas, but not what a user adds
+    to them, and it divides by what counts in a microbatch, such as what is not masked.
+    """
+    before, _SHARING.part = _SHARING.part, part
+    try:
+        yield
+    finally:
+        _SHARING.part = before
+
+
+def _in_sharing(keras_function: Any, own: Any) -> Any:
+    """``own``, which gets the part before its other arguments, within ``sharing``."""
+
+    def chosen(*given: Any, **named: Any) -> Any:
+        if _SHARING.part is None:
+            return keras_function(*given, **named)
+        return own(_SHARING.part, *given, **named)
+
+    return chosen
+
+
+def _same(_part: Part, loss: Any) -> Any:
+    return loss
+
+
+def _reduced(
+    part: Part,
+    values: Any,
+    sample_weight: Any = None,
+    mask: Any = None,
+    reduction: str = "sum_over_batch_size",
+    dtype: Any = None,
+) -> Any:
+    loss = _REDUCED(values, sample_weight, mask, reduction, dtype)
+    shape = tuple(values.shape)
+    if reduction in (None, "none") or shape == ():
+        return loss
+    if shape == (0,):
+        loss = tf.reduce_sum(loss)  # Keras returns the empty vector
+    by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
+
+    def count() -> tf.Tensor:
+        if by_weights:
+            weights = tf.cast(sample_weight, loss.dtype)
+            return tf.reduce_sum(keras_loss.apply_mask(weights, mask, loss.dtype, reduction))
+        if mask is not None:
+            return tf.reduce_sum(tf.cast(mask, loss.dtype))
+        return tf.cast(tf.size(values), loss.dtype)
+
+    return part.of_batch(loss, reduction, count, by_records=not by_weights and mask is None)
+
+
+def _added_to_mean(part: Part, metric: Any, values: Any, sample_weight: Any = None) -> None:
+    if sample_weight is None and keras.ops.ndim(values) == 0:
+        # Keras counts a number as one, but those of all microbatches of a batch are one together.
+        sample_weight = part.weight
+    _UPDATED(metric, values, sample_weight)
+
+
+# https://github.com/keras-team/keras/blob/v3.15.1/keras/src/losses/loss.py and
+# https://github.com/keras-team/keras/blob/v3.15.1/keras/src/metrics/reduction_metrics.py
+_REDUCED, _UPDATED = keras_loss.reduce_weighted_values, keras.metrics.Mean.update_state
+keras_loss.reduce_weighted_values = _in_sharing(_REDUCED, _reduced)
+for _name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+    setattr(keras_loss, _name, _in_sharing(getattr(keras_loss, _name), _same))
+keras.metrics.Mean.update_state = _in_sharing(_UPDATED, _added_to_mean)
 
 
 def loss_tracker(model: keras.Model) -> Any:
@@ -138,6 +270,38 @@ def own_metrics(model: keras.Model) -> list[Any]:
 def losses(model: keras.Model) -> list[Any]:
     """The losses that the model was compiled with."""
     return [each.loss for each in getattr(model._compile_loss, "_flat_losses", None) or ()]
+
+
+def losses_by_path(model: keras.Model) -> list[tuple[str, tuple[Any, ...], Any]]:
+    """The losses that a model was compiled with: the name, the path of the output, the loss."""
+    flat = getattr(model._compile_loss, "_flat_losses", None) or ()
+    return [(each.name or each.loss.name, each.path, each.loss) for each in flat]
+
+
+def has_own_compute_loss(model: keras.Model) -> bool:
+    """Whether the model's class overrides ``compute_loss``."""
+    return not type(model).compute_loss.__module__.startswith("keras.")
+
+
+def is_of_keras(wrapper: Any) -> bool:
+    """Whether the function of a loss or a metric, if it wraps one, is one of Keras."""
+    function = getattr(wrapper, "fn", None) or getattr(wrapper, "_fn", None) or wrapper
+    kind = type(wrapper) if function is wrapper else function
+    return str(getattr(kind, "__module__", "")).startswith("keras.")
+
+
+def own_state(model: keras.Model) -> list[Any]:
+    """Variables of layers that are not Keras's, which neither training nor a metric changes."""
+    seeds = {id(each.state) for each in seed_generators(model)}
+    measured = {id(each) for metric in model.metrics for each in metric.variables}
+    found = [
+        variable
+        for layer in layers(model)
+        if not type(layer).__module__.startswith("keras.")
+        for variable in layer._non_trainable_variables
+        if not variable.trainable and id(variable) not in seeds | measured
+    ]
+    return list({id(each): each for each in found}.values())
 
 
 def average_losses(model: keras.Model) -> set[str]:
@@ -227,6 +391,16 @@ def assign_directly(variable: keras.Variable, value: tf.Tensor) -> None:
     variable._direct_assign(value)
 
 
+def add_directly(variable: keras.Variable, value: tf.Tensor) -> None:
+    """Add ``value`` by one operation of TensorFlow, even within a stateless scope."""
+    variable._value.assign_add(value)
+
+
+def direct_value(variable: keras.Variable) -> tf.Variable:
+    """The TensorFlow variable of ``variable`` even within a stateless scope."""
+    return variable._value
+
+
 def gather_by_rows(variable: keras.Variable) -> None:
     """Let ``tf.gather`` read rows of ``variable``; it would read the whole Keras variable first.
 
@@ -250,11 +424,20 @@ def count_atomically(optimizer: Any) -> None:
     count.assign_add = lambda value: count.value.assign_add(value)
 
 
-def sum_gradients_by(
-    optimizer: Any, function: Callable[[Iterable[tuple[Any, Any]]], list[tuple[Any, Any]]]
+def exchange_gradients_by(
+    optimizer: Any, function: Callable[[Sequence[Any]], list[Any]] = list
 ) -> None:
-    """Let ``function`` replace the sum over replicas, of pairs of a gradient and a variable."""
-    optimizer._all_reduce_sum_gradients = function
+    """Let ``function`` replace Keras's sum over replicas, before gradients are clipped or scaled.
+
+    It takes the gradients of a replica, of which some may be None, and returns those of all.
+    """
+    apply = optimizer.apply
+
+    def exchanged(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        return apply(function(grads), trainable_variables)
+
+    optimizer.apply = exchanged
+    optimizer._all_reduce_sum_gradients = list
 
 
 def adam_moments(optimizer: keras.optimizers.Adam, variable: Any) -> tuple[Any, Any]:

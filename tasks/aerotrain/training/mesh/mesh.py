@@ -5,7 +5,7 @@ Every process of the job runs the same program, and its devices hold its own par
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -40,6 +40,10 @@ class Mesh:
         with dtensor.default_mesh(self.devices):
             total = tf.reduce_sum(parts, axis=list(range(len(self.devices.dim_names))))
         return host(total)
+
+    def local(self, variable: tf.Variable) -> Sequence[tf.Tensor]:
+        value = variable.read_value()
+        return list(dtensor.unpack(value)) if dtensor.is_dtensor(value) else [value]
 
     def clock(self) -> float:
         """The chief's clock in seconds; also tells all processes whether one was preempted."""

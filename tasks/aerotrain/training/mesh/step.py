@@ -16,7 +16,7 @@ from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals import keras3
 from aerotrain.training.mesh.layouts import host, replicated
 from aerotrain.training.mesh.mesh import Mesh
-from aerotrain.training.model.checks import check_divisible
+from aerotrain.training.model.checks import check_divisible, check_fixed_batch
 from aerotrain.training.step_runner import Spent, StepsRun, never
 from aerotrain.training.steps.custom import has_custom_step
 from aerotrain.training.steps.metric_state import MetricState, MetricValues
@@ -80,7 +80,7 @@ class MeshStep:
             *zip(self._slots, slots, strict=True),
             *zip(self.metrics.variables, sums, strict=False),
         ]
-        with keras.StatelessScope(mapping, collect_losses=True) as scope:
+        with _MeshScope(mapping, collect_losses=True) as scope:
             with tf.GradientTape() as tape:
                 tape.watch(trained)
                 y_pred = keras3.call(model, x, training=True)
@@ -96,6 +96,14 @@ class MeshStep:
         return after, new_slots, loss, [*self.metrics.of(scope), sums[-1]]
 
 
+class _MeshScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
+    """A scope in which no gradient passes through what a layer assigns, as through a variable."""
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        variable, value = update
+        super().add_update((variable, tf.stop_gradient(value)))
+
+
 class MeshStepRunner:
     """Runs steps on the mesh. Each process reads every batch, and keeps its part of it."""
 
@@ -108,6 +116,9 @@ class MeshStepRunner:
         self._execute = tf.function(step, autograph=False)
         self._batches = iter(untuned(dataset))
         self._per_execution = min(per_execution, _UNROLLED)
+        #: The lengths of lists of batches, and the sizes of these, that were compiled.
+        self._compiled: set[tuple[int, int]] = set()
+        self.compiles = False
 
     def run(
         self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
@@ -120,8 +131,11 @@ class MeshStepRunner:
         for batches, waiting in self._executions(steps):
             before = int(self._counter.numpy())
             first = dtensor.relayout(tf.constant(before + 1, tf.int64), replicated(mesh, 0))
+            kind = (len(batches), _rows(batches[0]))
+            self.compiles = kind not in self._compiled
             with dtensor.default_mesh(mesh):
                 sums = self._execute(sums, first, batches)
+            self._compiled.add(kind)
             self._counter.assign(before + len(batches))
             done += len(batches)
             preempted = self._mesh.any_preempted(is_preempted())
@@ -166,7 +180,8 @@ def run_on_mesh(mesh: Mesh, step: MeshStep, pipeline: InputPipeline, start: int)
     mesh.layouts.check_used()
     _check_arguments(pipeline.arguments)
     check_divisible(pipeline.job.strategy, pipeline.arguments, mesh.devices.dim_size(BATCH_AXIS))
-    return MeshStepRunner(mesh, step, pipeline.local(start), pipeline.arguments.steps_per_execution)
+    check_fixed_batch(step.model, pipeline.arguments, pipeline.schedule.records)
+    return MeshStepRunner(mesh, step, pipeline.local(start), pipeline.arguments.steps_of_execution)
 
 
 def _check_arguments(arguments: TrainArguments) -> None:

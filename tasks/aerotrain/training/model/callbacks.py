@@ -1,52 +1,47 @@
 """The user's Keras callbacks, which the chief calls while the job trains.
 
-They receive the trained model: what they assign to its optimizer's learning rate, or to its
-weights, takes effect in the next step. ``on_train_batch_*`` are called once per execution, which is
-several steps, and only if a callback defines them.
+They are called as ``fit`` calls them: in the same order, with the same arguments and logs, outside
+any scope of a strategy. They receive the trained model, and what they assign takes effect in the
+next step. As under ``fit``, ``on_train_batch_*`` are called once per execution.
 
 A checkpoint keeps the state of callbacks: of Keras's, the attributes that determine their
 decisions; of a callback of the user's own, what ``get_state()`` returns, which is JSON, and
 ``set_state(state)`` takes. All other callbacks start over.
 
-Keras's ModelCheckpoint, BackupAndRestore and TensorBoard are left out with a note, because the loop
-does the same in the store.
+``callback_kinds.py`` is the table of Keras's own. Those of which the loop does the same are left
+out with a note.
 """
 
 import io
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.errors import FinalError, by_nearness, nearest
 from aerotrain.training.internals import keras3
+from aerotrain.training.model.callback_kinds import kind_of
 from aerotrain.training.model.keras_adapter import KERAS
 
 #: Content by file name.
 Files = Mapping[str, bytes]
 
-#: The attributes of Keras's callbacks that determine their decisions.
-_STATE: Mapping[type[keras.callbacks.Callback], tuple[str, ...]] = {
-    keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch"),
-    keras.callbacks.ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),
-}
+#: Before and after an execution, by the names of Keras 3 and by older ones.
+BEFORE = ("on_train_batch_begin", "on_batch_begin")
+AFTER = ("on_train_batch_end", "on_batch_end")
 
-_BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+_HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
 
-#: Callbacks of Keras that would repeat, in this machine's folder, what the loop does in the store.
-_REDUNDANT: Mapping[type[keras.callbacks.Callback], str] = {
-    keras.callbacks.ModelCheckpoint: "checkpoints are in the store; see checkpoint_interval, keep",
-    keras.callbacks.BackupAndRestore: "a training resumes from its newest checkpoint by itself",
-    keras.callbacks.TensorBoard: "the event files are in the store, under tensorboard/",
-}
+_VARIABLES = (keras.Variable, tf.Variable)
 
-#: Callbacks of Keras that log the learning rate.
-_RATES = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+#: Where the code of the hooks is that are not the user's own.
+_NOT_OWN = ("keras.", "aerotrain.")
 
 
 class BestWeights(keras.callbacks.EarlyStopping):  # type: ignore[misc]  # Keras has no types
@@ -66,10 +61,10 @@ class BestWeights(keras.callbacks.EarlyStopping):  # type: ignore[misc]  # Keras
         if not found:
             mode = keras3.monitor_mode(model, monitor) or ""
         if not mode and logged and monitor not in logged:
+            others = ", ".join(by_nearness(monitor, logged))
             raise FinalError(
                 f"export_best is {name!r}, which is not logged{nearest(monitor, logged)}; what is: "
-                f"{_by_nearness(monitor, logged)}. If a callback adds it, write max:{monitor} or "
-                f"min:{monitor}"
+                f"{others}. If a callback adds it, write max:{monitor} or min:{monitor}"
             )
         if mode not in ("min", "max"):
             raise FinalError(
@@ -92,7 +87,7 @@ class Callbacks:
     """The callbacks of one training, in the order in which the user's module returns them.
 
     ``export_best`` names the metric by which the best weights become those of the trained model,
-    one of ``logged`` unless a callback adds it.
+    one of ``logged`` unless a callback adds it. ``steps`` is the number of steps of an epoch.
     """
 
     def __init__(
@@ -103,19 +98,24 @@ class Callbacks:
         epochs: int,
         export_best: str | None = None,
         logged: Sequence[str] = (),
+        steps: int | None = None,
     ) -> None:
-        """Raises FinalError for an object that is no callback."""
+        """Raises FinalError for an object that is no callback, or that this optimizer refuses."""
         self.given, best = _checked(module, given)
+        for each in self.given:
+            _check_optimizer(module, each, model)
         if export_best := export_best or best:
             KERAS.check_callbacks(module)
             # Last, so that its weights are final, and that the others may add to the logs.
             self.given.append(BestWeights(export_best, model, logged))
         self._module = module
         self._model = model
-        self._list = keras.callbacks.CallbackList(self.given, model=model)
-        self._list.set_params({"verbose": 0, "epochs": epochs, "steps": None})
         self._model.stop_training = False
-        self._by_batch = any(_has(each, name) for each in self.given for name in _BATCH_HOOKS)
+        #: The logs of the last epoch, to which callbacks add.
+        self._logs: dict[str, float] | None = None
+        self._list = keras.callbacks.CallbackList(
+            self.given, add_history=True, model=model, verbose=0, epochs=epochs, steps=steps
+        )
 
     @property
     def monitor_validation(self) -> bool:
@@ -142,7 +142,7 @@ class Callbacks:
         may_add = False
         for each in self.given:
             may_add |= not each.on_epoch_end.__module__.startswith("keras.")
-            if isinstance(each, _RATES):
+            if kind_of(each).rate:
                 names.append("learning_rate")
             name = getattr(each, "monitor", None)
             if not isinstance(name, str) or name in names:
@@ -150,43 +150,76 @@ class Callbacks:
             if measured is None and name.startswith("val_"):
                 continue
             who = f"{type(each).__name__} of callbacks of {self._module!r} monitors"
+            others = ", ".join(by_nearness(name, names))
             message = (
                 f"{'export_best is' if isinstance(each, BestWeights) else who} {name!r}, which "
-                f"is not logged{nearest(name, names)}; what is: {_by_nearness(name, names)}"
+                f"is not logged{nearest(name, names)}; what is: {others}"
             )
             if not may_add:
                 raise FinalError(message)
             print(f"warning: {message}, unless a callback adds it", flush=True)
 
+    def defines(self, *hooks: str) -> bool:
+        """Whether a callback does something in one of these hooks."""
+        return any(_defines(each, name) for each in self.given for name in hooks)
+
     @property
-    def by_batch(self) -> bool:
-        """Whether a callback is to be called at each execution."""
-        return self._by_batch
+    def own_by_batch(self) -> str:
+        """The hook of a batch that the user's code defines, as ``Class.hook``, or nothing."""
+        found = (
+            f"{type(each).__name__}.{name}"
+            for each in self.given
+            for name in (*BEFORE, *AFTER)
+            if _is_own(each, name)
+        )
+        return next(found, "")
 
     @property
     def stop(self) -> bool:
         """Whether a callback has requested the end of the training."""
         return bool(self._model.stop_training)
 
-    def begin(self, state: Mapping[str, Any], files: Files) -> None:
-        """Start the training, or resume from the state that ``remember`` returned."""
+    def variables(self) -> list[tf.Variable]:
+        """The variables that a callback may change, in the same order in every replica.
+
+        They are those of the model and its optimizer, and those to which its layers and losses, the
+        callbacks, or the user's module refer.
+        """
+        if not any(_assigns(each) for each in self.given):
+            return []
+        return variables_of(self._model, *self.given, sys.modules.get(self._module))
+
+    def begin(self, state: Mapping[str, Any], files: Files) -> bool:
+        """Start the training, or resume from the state that ``remember`` returned.
+
+        Returns whether a callback had ended the training before.
+        """
         with _resumed(self.given, state.get("callbacks", []), files):
             self._list.on_train_begin()
-        self._model.stop_training = bool(state.get("stopped"))
+        self._model.stop_training |= (stopped := bool(state.get("stopped")))
+        return stopped
 
     def epoch_begins(self, epoch: int) -> None:
         self._list.on_epoch_begin(epoch)
 
-    def execution(self, first: int, last: int, logs: Mapping[str, float]) -> None:
-        """Report that the steps ``first`` to ``last`` of the epoch, from 0, are done."""
+    def execution_begins(self, first: int) -> None:
+        """Report that the step ``first`` of the epoch, from 0, is the next one."""
         self._list.on_train_batch_begin(first)
-        self._list.on_train_batch_end(last, logs)
+
+    def execution_ends(self, last: int, logs: Mapping[str, float]) -> None:
+        """Report that the step ``last`` of the epoch, from 0, is done."""
+        self._list.on_train_batch_end(last, dict(logs))
+
+    def during_validation(self, then: keras.callbacks.Callback) -> keras.callbacks.CallbackList:
+        """The callbacks for an evaluation of a copy of the model, and ``then`` one more."""
+        return keras.callbacks.CallbackList([*self._list.callbacks, then])
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, float]) -> None:
-        self._list.on_epoch_end(epoch, dict(logs))
+        self._logs = dict(logs)
+        self._list.on_epoch_end(epoch, self._logs)
 
     def end(self, logs: Mapping[str, float]) -> None:
-        self._list.on_train_end(dict(logs))
+        self._list.on_train_end(dict(logs) if self._logs is None else self._logs)
 
     def remember(self) -> tuple[dict[str, Any], Files]:
         """The state for a checkpoint: JSON, and files by name."""
@@ -199,13 +232,27 @@ class Callbacks:
         return [path for each in loggers if (path := Path(each.filename)).is_file()]
 
 
-def _by_nearness(name: str, names: Sequence[str]) -> str:
-    return ", ".join(get_close_matches(name, names, n=len(names), cutoff=0.0))
+def variables_of(model: keras.Model, *holders: Any, optimizers: bool = True) -> list[tf.Variable]:
+    """All variables of ``model``, and those that are attributes of its parts or of ``holders``.
+
+    Its parts are its layers, its losses and, if asked for, its optimizers.
+    """
+    objects = [*keras3.layers(model), *KERAS.losses(model), *holders]
+    held = [value for each in objects for value in getattr(each, "__dict__", {}).values()]
+    found = [*model.variables, *(each for each in held if isinstance(each, _VARIABLES))]
+    if optimizers:
+        kind = keras.optimizers.Optimizer
+        found += [part for each in held if isinstance(each, kind) for part in each.variables]
+    values = [each.value if isinstance(each, keras.Variable) else each for each in found]
+    return list({id(each): each for each in values if each.dtype != tf.string}.values())
 
 
 def _checked(module: str, given: Any) -> tuple[list[keras.callbacks.Callback], str | None]:
     """The callbacks that are not redundant, and the ``export_best`` that stands for the others."""
-    callbacks = list(given) if isinstance(given, list | tuple) else [given]
+    callbacks: list[Any] = []
+    for each in given if isinstance(given, list | tuple) else [given]:
+        in_list = isinstance(each, keras.callbacks.CallbackList)
+        callbacks += each.callbacks if in_list else [each]
     if callbacks:
         KERAS.check_callbacks(module)
     kept, best = [], None
@@ -215,22 +262,59 @@ def _checked(module: str, given: Any) -> tuple[list[keras.callbacks.Callback], s
                 f"callbacks of {module!r} returned {type(each).__name__}; return a list of "
                 "keras.callbacks.Callback"
             )
-        instead = next((why for kind, why in _REDUNDANT.items() if isinstance(each, kind)), None)
-        if instead is None:
+        instead = kind_of(each).instead
+        if not instead:
             kept.append(each)
             continue
-        if isinstance(each, keras.callbacks.ModelCheckpoint) and each.save_best_only:
-            best = each.monitor if each.mode == "auto" else f"{each.mode}:{each.monitor}"
+        if getattr(each, "save_best_only", False):
+            mode = getattr(each, "mode", "auto")
+            best = each.monitor if mode == "auto" else f"{mode}:{each.monitor}"
             instead += f", and the best weights are exported, as with export_best={best}"
         kind = type(each).__name__
         print(f"{kind} of callbacks of {module!r} is left out: {instead}", flush=True)
     return kept, best
 
 
-def _has(callback: keras.callbacks.Callback, name: str) -> bool:
+def _check_optimizer(module: str, callback: Any, model: keras.Model) -> None:
+    """Check that the optimizer has what the callback of Keras sets.
+
+    Raises:
+        FinalError: its learning rate is that of a schedule, or it has no averages.
+    """
+    optimizer = getattr(model, "optimizer", None)  # one with a step of its own may have none
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    optimizers = getattr(optimizer, "optimizers", [optimizer] if optimizer else [])
+    who = f"{type(callback).__name__} of callbacks of {module!r}"
+    if kind_of(callback).rate and not all(
+        isinstance(each.learning_rate, keras.Variable) for each in optimizers
+    ):
+        raise FinalError(
+            f"{who} sets the learning rate, and that of the optimizer is a schedule; compile the "
+            "model with a number as learning_rate, or leave the callback out"
+        )
+    if isinstance(callback, keras.callbacks.SwapEMAWeights) and not any(
+        each.use_ema for each in optimizers
+    ):
+        raise FinalError(
+            f"{who} swaps the averages of the weights, and the optimizer keeps none; give it "
+            "use_ema=True, or leave the callback out"
+        )
+
+
+def _defines(callback: Any, hook: str) -> bool:
     """Whether the callback overrides the method of that name."""
-    function = getattr(getattr(callback, name), "__func__", None)
-    return function is not getattr(keras.callbacks.Callback, name)
+    function = getattr(getattr(callback, hook), "__func__", None)
+    return function is not getattr(keras.callbacks.Callback, hook)
+
+
+def _is_own(callback: Any, hook: str) -> bool:
+    """Whether the method of that name is code of the user's."""
+    return not getattr(getattr(callback, hook), "__module__", "").startswith(_NOT_OWN)
+
+
+def _assigns(callback: Any) -> bool:
+    """Whether the callback may change variables while training continues."""
+    return kind_of(callback).assigns or any(_is_own(callback, hook) for hook in _HOOKS)
 
 
 def _states_of(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Files]:
@@ -273,7 +357,7 @@ def _resumed(
 def _state_of(callback: Any) -> Any:
     if hasattr(callback, "get_state") and hasattr(callback, "set_state"):
         return callback.get_state()
-    values = {name: getattr(callback, name, None) for name in _attributes(callback)}
+    values = {name: getattr(callback, name, None) for name in kind_of(callback).state}
     return {
         name: None if value is None else float(value) if name == "best" else int(value)
         for name, value in values.items()
@@ -284,12 +368,8 @@ def _restore(callback: Any, state: Any) -> None:
     if hasattr(callback, "get_state") and hasattr(callback, "set_state"):
         callback.set_state(state)
         return
-    for name in _attributes(callback):
+    for name in kind_of(callback).state:
         setattr(callback, name, state[name])
-
-
-def _attributes(callback: Any) -> tuple[str, ...]:
-    return next((names for kind, names in _STATE.items() if isinstance(callback, kind)), ())
 
 
 def _log_file(index: int) -> str:

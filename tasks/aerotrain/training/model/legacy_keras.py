@@ -19,6 +19,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.steps.metric_state import MetricState, MetricValues, numbers
+from aerotrain.training.steps.sharing import Counts
 from aerotrain.training.steps.step import TrainStep
 
 try:
@@ -161,21 +162,29 @@ class LegacyStep(TrainStep):
         self._counter = counter
 
     def compute(
-        self, sums: MetricValues, batch: Any, share: tf.Tensor | None = None
+        self,
+        sums: MetricValues,
+        batch: Any,
+        weight: tf.Tensor | None = None,
+        _totals: Sequence[tf.Tensor] | None = None,
     ) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
         model = self.model
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        with self.metrics.holding(sums) as held:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        with self.metrics.holding(sums) as held, keras2.losses_of_one_replica():
             with tf.GradientTape() as tape:
                 y_pred = model(x, training=True)
-                loss = model.compute_loss(x, y, y_pred, weight)
-                counted = loss if share is None else loss * tf.cast(share, loss.dtype)
+                loss = model.compute_loss(x, y, y_pred, sample_weight)
+                counted = loss if weight is None else loss * tf.cast(weight, loss.dtype)
             gradients = tape.gradient(counted, model.trainable_variables)
-            model.compiled_metrics.update_state(y, y_pred, weight)
+            model.compiled_metrics.update_state(y, y_pred, sample_weight)
             added = [each.now for each in held]
-        if share is not None:
-            added = self.metrics.of_microbatch(sums, added, share)
+        if weight is not None:
+            added = [tf.where(weight > 0, *pair) for pair in zip(added, sums[:-1], strict=True)]
         return gradients, loss, [*added, sums[-1]]
+
+    def counts(self, _weight: tf.Tensor, _batch: Any) -> Counts:
+        """None: tf_keras's losses are divided by the number of records, also where it is masked."""
+        return []
 
     @property
     def weights(self) -> list[tf.Variable]:

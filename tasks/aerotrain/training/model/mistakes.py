@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from aerotrain.contract.errors import AerotrainError, FinalError, nearest
+from aerotrain.contract.errors import AerotrainError, FinalError, message_of, nearest
 
 #: What Keras and TensorFlow raise for arguments, names and shapes that do not fit.
 _KINDS = (ValueError, TypeError, tf.errors.InvalidArgumentError)
@@ -57,8 +57,8 @@ def mistakes_explained(module: str, build_model: Any, batch: Any = None) -> Iter
 
 def explained(error: Exception, module: str, build_model: Any, batch: Any = None) -> FinalError:
     """The sentence for ``error``; see ``mistakes_explained``."""
-    message = str(error.message if isinstance(error, tf.errors.OpError) else error)
-    place = _place(error, build_model)
+    message = message_of(error)
+    place = place_of(error, build_model)
     if label := _LABEL.search(message):
         last = int(label[2]) - 1
         return FinalError(
@@ -75,17 +75,13 @@ def explained(error: Exception, module: str, build_model: Any, batch: Any = None
 
 def _sentence(message: str) -> str:
     """The first paragraph of ``message`` that says what is wrong, in one line."""
-    plain = re.sub(r"\x1b\[\d+m", "", message)
-    # Keras puts the message of an error in a layer between a heading and the layer's arguments.
-    if plain.startswith("Exception encountered when calling"):
-        plain = plain.partition("\n\n")[2].partition("\n\nArguments received by")[0] or plain
-    lines = [_LEADING.sub("", line) for line in plain.splitlines()]
+    lines = [_LEADING.sub("", line) for line in message.splitlines()]
     kept = [line for line in lines if line.strip() and not _AROUND.match(line.strip())]
-    first = " ".join(kept[:2]) if kept and kept[0].endswith(":") else next(iter(kept), plain)
+    first = " ".join(kept[:2]) if kept and kept[0].endswith(":") else next(iter(kept), message)
     return re.sub(r"\s+", " ", first).strip().rstrip(".")[:_LONGEST]
 
 
-def _place(error: Exception, build_model: Any) -> str:
+def place_of(error: Exception, build_model: Any) -> str:
     """Where the mistake is: the line that ``error`` came through, else the one that compiles."""
     code = getattr(inspect.unwrap(build_model), "__code__", None)
     if code is None:

@@ -1,6 +1,7 @@
 """Training steps of models with their own ``train_step``."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -11,9 +12,10 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.training.internals import keras3
 from aerotrain.training.steps.clock import computed_at
 from aerotrain.training.steps.finite import first_bad, updated
-from aerotrain.training.steps.metric_state import MetricState, MetricValues, flat
+from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues, flat
+from aerotrain.training.steps.sharing import Microbatch
 from aerotrain.training.steps.slices import summed
-from aerotrain.training.steps.step import StepResult, TrainStep
+from aerotrain.training.steps.step import StepResult, TrainStep, inner
 
 
 class CustomStepMetricState(MetricState):
@@ -29,10 +31,14 @@ class CustomStepMetricState(MetricState):
         *states, bad = self.zero
         self.zero = [*states, np.zeros(len(logs) + 1), bad]
 
-    def added(self, sums: MetricValues, logs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """The sums of the numbers in ``logs``, and the number of steps in them."""
+    def added(
+        self, sums: MetricValues, logs: Mapping[str, tf.Tensor], weight: tf.Tensor
+    ) -> tf.Tensor:
+        """The sums of the numbers in ``logs``, by ``weight``, and the sum of weights."""
         numbers = [tf.reduce_mean(tf.cast(logs[name], tf.float64)) for name in self._logs]
-        return sums[-2] + tf.stack([*numbers, tf.ones([], tf.float64)])
+        return sums[-2] + tf.cast(weight, tf.float64) * tf.stack(
+            [*numbers, tf.ones([], tf.float64)]
+        )
 
     def results(self, sums: MetricValues) -> dict[str, float]:
         *totals, steps = np.asarray(sums[-2])
@@ -51,6 +57,18 @@ class CustomStepMetricState(MetricState):
         return keras3.loss_tracker(self.model) is not None and bool(np.asarray(sums[1]))
 
 
+class CustomStepScope(MetricScope):
+    """A scope of a whole ``train_step``, in which all but the metrics is as outside of it."""
+
+    def __init__(self, state: list[tuple[Any, Any]]) -> None:
+        super().__init__(state, collect_losses=False)
+
+    def get_current_value(self, variable: Any) -> Any:
+        # Keras reads the variables of regularizers here.
+        value = super().get_current_value(variable)
+        return keras3.direct_value(variable) if value is None else value
+
+
 class CustomStep(TrainStep):
     """One step of a model's own ``train_step``, to be called through ``strategy.run``.
 
@@ -65,71 +83,65 @@ class CustomStep(TrainStep):
         self.model = model
         self._counter = counter
 
-    def __call__(self, sums: MetricValues, batch: Any) -> StepResult:
+    def __call__(
+        self, sums: MetricValues, batch: Any, weight: tf.Tensor | None = None
+    ) -> StepResult:
+        weight = tf.ones([]) if weight is None else weight
         arrived = computed_at(batch)
-        metrics = list(zip(self.metrics.variables, sums, strict=False))
-        for variable, value in metrics:
-            # Keras reads, adds and assigns, so replicas that share a variable would each add the
-            # value that it has. It is 0 at the start of each step.
-            variable.assign(tf.zeros_like(value) if _is_shared(variable) else value)
-        logs = flat(self.model.train_step(batch))
+        with CustomStepScope(self.metrics.pairs(sums)) as scope:
+            logs = flat(self.model.train_step(batch))
         done = self._counter.assign_add(1, read_value=True)
-        states = [
-            _added_once(value, variable)
-            if _is_shared(variable)
-            else tf.convert_to_tensor(variable.value)
-            for variable, value in metrics
-        ]
+        pairs = zip(self.metrics.of(scope), sums, strict=False)
+        states = [tf.where(weight > 0, new, old) for new, old in pairs]
         losses = [tf.cast(logs[name], tf.float64) for name in self._losses]
         # Its gradients are not known here, so the whole weights are checked.
         weights = updated(self.weights, self.weights)
         bad = first_bad(sums[-1], [*losses, *weights], done)
         # The exchange of gradients is within the model's own step, so it counts as computing.
-        return [*states, self.metrics.added(sums, logs), bad], computed_at(bad) - arrived
+        return [*states, self.metrics.added(sums, logs, weight), bad], computed_at(bad) - arrived
 
 
 class ReplicatedCustomStep:
     """``step`` on one replica of several, to be called through ``strategy.run``.
 
-    Every optimizer adds up the gradients of all replicas, as in Keras. In an uneven last batch,
-    each replica has the same weight, whatever its number of examples.
+    Each optimizer of the model gets the mean of the replicas' gradients, by their parts of the
+    batch, before it clips or scales them.
     """
 
-    def __init__(self, step: TrainStep) -> None:
-        self.metrics = step.metrics
+    def __init__(self, step: CustomStep) -> None:
+        self.metrics: MetricState = step.metrics
         self._step = step
-        for each in tf.train.TrackableView(step.model).descendants():
-            if isinstance(each, keras.optimizers.Optimizer):
-                # TensorFlow's own sum, which Keras calls, fails on slices of a short batch.
-                keras3.sum_gradients_by(each, _summed_pairs)
+        #: The weight of the microbatch, for the optimizers; each replica is traced in a thread.
+        self._now = threading.local()
+        found = [
+            each
+            for each in tf.train.TrackableView(step.model).descendants()
+            if isinstance(each, keras.optimizers.Optimizer)
+        ]
+        inner_ones = {id(inner(each)) for each in found if inner(each) is not each}
+        for each in found:
+            exchanged = self._mean if id(each) not in inner_ones else list
+            keras3.exchange_gradients_by(each, exchanged)
 
     def __call__(
         self, sums: MetricValues, microbatches: Sequence[tuple[tf.Tensor, Any]]
     ) -> StepResult:
-        [(_, batch)] = microbatches
-        return self._step(sums, batch)
+        [(weight, batch)] = microbatches
+        self._now.weight = weight
+        with keras3.sharing(Microbatch(weight, counts_all=True)):
+            return self._step(sums, batch, weight)
+
+    def _mean(self, gradients: Sequence[Any]) -> list[Any]:
+        """The mean of each gradient, or None, over the replicas."""
+        own = [_times(each, self._now.weight) for each in gradients if each is not None]
+        means = iter(summed(own))
+        return [each if each is None else next(means) for each in gradients]
 
 
-def _is_shared(variable: Any) -> bool:
-    """Whether several replicas update the same variable, instead of a copy each."""
-    replica = tf.distribute.get_replica_context()
-    has_copies = isinstance(variable.value, tf.distribute.DistributedValues)
-    return replica.num_replicas_in_sync > 1 and not has_copies
-
-
-def _added_once(before: tf.Tensor, metric: Any) -> tf.Tensor:
-    """``before`` of this replica, to which the first one adds what all did in this step."""
-    added = tf.convert_to_tensor(metric.value)
-    replica = tf.distribute.get_replica_context()
-    is_first = tf.equal(replica.replica_id_in_sync_group, 0)
-    return before + tf.where(is_first, added, tf.zeros_like(added))
-
-
-def _summed_pairs(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Pairs of a gradient, or None, and a variable, with all replicas' gradients added."""
-    own = list(pairs)
-    sums = iter(summed([gradient for gradient, _ in own if gradient is not None]))
-    return [(None if gradient is None else next(sums), variable) for gradient, variable in own]
+def _times(gradient: Any, weight: tf.Tensor) -> Any:
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient * tf.cast(weight, gradient.dtype)
+    return tf.IndexedSlices(_times(gradient.values, weight), gradient.indices, gradient.dense_shape)
 
 
 def step_of(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:
@@ -149,11 +161,27 @@ def _traced(model: keras.Model, batch: Any) -> list[str]:
     """The names of the values that ``train_step`` returns.
 
     Raises:
-        FinalError: it does not return a dict of numbers by name.
+        FinalError: it does not return a dict of numbers by name, or it creates variables that
+            replicas cannot share.
     """
     strategy = tf.distribute.get_strategy()
     function = tf.function(lambda each: strategy.run(model.train_step, args=(each,)))
-    returned = function.get_concrete_function(batch).structured_outputs
+    unbuilt = [
+        f"{type(each).__name__} {each.name!r}"
+        for each in tf.train.TrackableView(model).descendants()
+        if isinstance(each, keras.optimizers.Optimizer | keras.layers.Layer) and not each.built
+    ]
+    try:
+        returned = function.get_concrete_function(batch).structured_outputs
+    except Exception as error:
+        if strategy.num_replicas_in_sync == 1 or not unbuilt:
+            raise
+        raise FinalError(
+            f"the train_step of {type(model).__name__} does not run on several replicas, where it "
+            f"cannot create variables, and these have none yet: {', '.join(unbuilt)}; call build "
+            "of each in build_model, of a layer with a shape, and of an optimizer with the "
+            "trainable variables that it updates"
+        ) from error
     if not isinstance(returned, Mapping) or not returned:
         raise FinalError(
             f"the train_step of {type(model).__name__} returns {returned!r:.80}; "

@@ -57,23 +57,24 @@ def _adam(
                     added = tf.raw_ops.ResourceScatterAdd(
                         resource=moment,
                         indices=gradient.indices,
-                        updates=tf.cast(part / (1 - part), dtype) * values,
+                        updates=tf.constant(part / (1 - part), dtype) * values,
                     )
                 before.append(added)
             gradient = tf.zeros(variable.shape, dtype)
         # The operation computes 1 - beta_2 in float, up to 0.003 % off, and so are its second
         # moments. Keras's value is exact; this factor makes the steps as large as Keras's.
         size = math.sqrt(second / (1 - optimizer.beta_2))
+        # As in Keras, the powers are of numbers that tf.cast rounds to float32, and only they.
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=m,
             v=v,
             beta1_power=tf.pow(tf.cast(optimizer.beta_1, dtype), step),
             beta2_power=tf.pow(tf.cast(optimizer.beta_2, dtype), step),
-            lr=tf.cast(learning_rate, dtype) * tf.cast(size, dtype),
-            beta1=tf.cast(optimizer.beta_1, dtype),
-            beta2=tf.cast(optimizer.beta_2, dtype),
-            epsilon=tf.cast(optimizer.epsilon * size, dtype),
+            lr=tf.cast(learning_rate, dtype) * tf.constant(size, dtype),
+            beta1=tf.constant(optimizer.beta_1, dtype),
+            beta2=tf.constant(optimizer.beta_2, dtype),
+            epsilon=tf.constant(optimizer.epsilon * size, dtype),
             grad=gradient,
             use_locking=True,
         )

@@ -1,6 +1,6 @@
-"""What layers keep besides weights, under several replicas: statistics, and seeds.
+"""What layers keep besides weights, under several replicas: statistics, own state, and seeds.
 
-Keras gives each replica its own copy of both. Each one's moving averages would see only its part of
+Keras gives each replica its own copy of all. Each one's moving averages would see only its part of
 each batch, and those of the first replica would be saved. All replicas would draw equal numbers, so
 that a dropout would drop the same units of several examples.
 """
@@ -17,36 +17,42 @@ from aerotrain.training.internals import keras3, tensorflow2
 _BETWEEN_SEEDS = 1_000_003
 
 
-class MovingAverages:
-    """The moving averages of batch normalization, of which each replica has a copy.
+class LayerState:
+    """The state of batch normalization and of the user's own layers, a copy on each replica.
 
-    They are linear in the statistics of the batches, so the mean of what all replicas have added
-    is what one variable of all replicas would be. Both methods are called by each replica.
+    Moving averages are linear in the statistics of the batches, so the mean of what all replicas
+    have added is what one variable of all replicas would be. Counts of calls are equal on all. Both
+    methods are called by each replica.
     """
 
     def __init__(self, model: Any) -> None:
-        weights = [
-            weight for layer in _batch_norms(model) for weight in layer.non_trainable_weights
-        ]
-        self._own = [
-            each.value
-            for each in weights
-            if isinstance(each.value, tf.distribute.DistributedValues)
-        ]
+        values = [each.value for each in kept_by_layers(model)]
+        self._own = [each for each in values if isinstance(each, tf.distribute.DistributedValues)]
 
     def read(self) -> list[tf.Tensor]:
-        """The averages, when they are equal on all replicas."""
+        """The state, when it is equal on all replicas."""
         return [each.read_value() for each in self._own]
 
     def join(self, before: Sequence[tf.Tensor]) -> None:
-        """Make the averages equal, where ``before`` is what ``read`` returned."""
+        """Make the state equal, where ``before`` is what ``read`` returned."""
         if not self._own:
             return
         added = [each.read_value() - old for each, old in zip(self._own, before, strict=True)]
+        # A mean of integers would be rounded down, and values are reduced together in one dtype.
+        exact = [tf.cast(each, tf.float64) for each in added]
         replica = tf.distribute.get_replica_context()
-        means = replica.all_reduce(tf.distribute.ReduceOp.MEAN, added)
+        means = replica.all_reduce(tf.distribute.ReduceOp.MEAN, exact)
         for variable, old, mean in zip(self._own, before, means, strict=True):
-            variable.assign(old + mean)
+            whole = mean if old.dtype.is_floating else tf.round(mean)
+            variable.assign(old + tf.cast(whole, old.dtype))
+
+
+def kept_by_layers(model: Any) -> list[Any]:
+    """The numbers that layers update while they are called: statistics, and a user's own."""
+    statistics = [each for layer in _batch_norms(model) for each in layer.non_trainable_weights]
+    own = keras3.own_state(model) if isinstance(model, keras.Model) else []
+    found = {id(each): each for each in [*statistics, *own]}.values()
+    return [each for each in found if tf.as_dtype(each.dtype) not in (tf.bool, tf.string)]
 
 
 def aggregate_in_center(model: Any) -> None:

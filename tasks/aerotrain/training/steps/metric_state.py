@@ -56,23 +56,6 @@ class MetricState:
             for variable in self.variables
         ]
 
-    def of_microbatch(
-        self, before: MetricValues, after: MetricValues, share: tf.Tensor
-    ) -> list[tf.Tensor]:
-        """Scale what a microbatch added to ``before``, in ``after``, to its share of the batch.
-
-        ``share`` is the weight of the microbatch's loss; with a share of 0, ``before`` is returned.
-        """
-        part = share / tf.distribute.get_strategy().num_replicas_in_sync
-        counted = []
-        for variable, old, new in zip(self.variables, before, after, strict=False):
-            if id(variable) in self.by_batch:
-                # Keras counts an update as one, but the microbatches of a batch count as one
-                # together.
-                new = old + (new - old) * tf.cast(part, new.dtype)
-            counted.append(tf.where(share > 0, new, old))
-        return counted
-
     def results(self, sums: MetricValues) -> dict[str, float]:
         """The results of ``sums``: a number per metric, under the name that ``fit`` gives it.
 
@@ -124,8 +107,8 @@ class MetricScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no t
     #: Values by the ``id`` of a weight that the model uses instead of the weight.
     fetched: Mapping[int, tf.Tensor] = MappingProxyType({})
 
-    def __init__(self, state: list[tuple[Any, Any]]) -> None:
-        super().__init__(state, collect_losses=True)
+    def __init__(self, state: list[tuple[Any, Any]], *, collect_losses: bool = True) -> None:
+        super().__init__(state, collect_losses=collect_losses)
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         variable, value = update

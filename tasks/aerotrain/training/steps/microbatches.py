@@ -1,21 +1,22 @@
 """One step that several replicas compute together, each on microbatches of one global batch.
 
-Keras divides a loss by the number of examples that a replica sees and by the number of replicas.
-That is the mean over the global batch only if all microbatches have the same size. The last batch
-of an epoch may be divided unevenly, so each microbatch comes with its share. The sum of the
-gradients over all microbatches is then the gradient of the global batch, as one replica would
-compute it. Clipping, weight decay and the optimizer use that sum, never a part of it.
+Each microbatch comes with its weight in the batch (``sharing``), as the last batch of an epoch may
+be divided unevenly. The sum of the gradients over all microbatches is then the gradient of the
+global batch, as one replica would compute it. Clipping, weight decay and the optimizer use that
+sum, never a part of it.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from aerotrain.training.internals import keras3
 from aerotrain.training.steps.clock import computed_at
 from aerotrain.training.steps.finite import first_bad, updated
 from aerotrain.training.steps.metric_state import MetricValues
+from aerotrain.training.steps.sharing import totals_of
 from aerotrain.training.steps.slices import joined, summed
 from aerotrain.training.steps.step import StepResult, TrainStep, inner
 
@@ -38,24 +39,27 @@ class MicrobatchStep:
         self._replicas = replicas
         self._dtype = tf.as_dtype(gradient_dtype)
         self._compute: Callable[..., Any] = step.compute
+        self._counts = tf.function(step.counts, autograph=False)
+        self._is_compiled = jit_compile
         if jit_compile:
             self._compute = tf.function(step.compute, jit_compile=True, autograph=False)
-        if replicas > 1:
+        if replicas > 1 and isinstance(step.model, keras.Model):  # tf_keras is asked otherwise
             # Keras would add up gradients after clipping each replica's own.
-            keras3.sum_gradients_by(inner(step.model.optimizer), list)
+            keras3.exchange_gradients_by(inner(step.model.optimizer))
 
     def __call__(
         self, sums: MetricValues, microbatches: Sequence[tuple[tf.Tensor, Any]]
     ) -> StepResult:
-        """Train on ``microbatches``, each a share and a batch."""
+        """Train on ``microbatches``, each a weight and a batch."""
         begun = computed_at(microbatches)
+        totals = self._totals(microbatches)
         total: Gradients | None = None
         losses: list[tf.Tensor] = []
-        for share, batch in microbatches:
+        for weight, batch in microbatches:
             # One after another, to limit memory to that of one microbatch.
             with tf.control_dependencies([*losses, *_tensors(total or ())]):
                 gradients, loss, sums = self._compute(
-                    sums, tf.nest.map_structure(_now, batch), share
+                    sums, tf.nest.map_structure(_now, batch), weight, totals
                 )
             if total is None:
                 total = gradients
@@ -71,6 +75,19 @@ class MicrobatchStep:
         if self._replicas > 1:  # the optimizer is in this process, too
             computing += computed_at(bad) - received
         return [*sums[:-1], bad], computing
+
+    def _totals(self, microbatches: Sequence[tuple[tf.Tensor, Any]]) -> Sequence[tf.Tensor] | None:
+        """What the losses of the whole batch divide by; None if replicas find it as they compute.
+
+        They cannot before they have all microbatches, nor within what XLA compiles.
+        """
+        if len(microbatches) == 1 and not self._is_compiled:
+            return None
+        # One trace, with what differs between the microbatches left open.
+        spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, microbatches[0])
+        if not self._counts.get_concrete_function(*spec).structured_outputs:
+            return []
+        return totals_of([self._counts(*each) for each in microbatches])
 
     def _exchanged(self, gradients: Gradients) -> Gradients:
         """The sum of each gradient over all replicas; None stays None."""

@@ -15,6 +15,7 @@ import tensorflow as tf
 from aerotrain.training.internals import keras3
 from aerotrain.training.steps.clock import computed_at
 from aerotrain.training.steps.fused import fuse
+from aerotrain.training.steps.layer_state import kept_by_layers
 from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues
 from aerotrain.training.steps.step import TrainStep, inner
 
@@ -35,7 +36,8 @@ class RemoteStep(TrainStep):
         # On a ps every operation is costly, and concurrent updates change results more than
         # rounding.
         fuse(inner(model.optimizer), least=0)
-        self._packed = PackedVariables(model.trainable_weights, counter)
+        kept = kept_by_layers(model)
+        self._packed = PackedVariables([*model.trainable_weights, *kept], counter)
         packed = {id(each) for each in self._packed.variables}
         for weight in model.trainable_weights:
             if id(weight) not in packed:
@@ -106,7 +108,7 @@ class PackedVariables:
         """``gradients`` by the variable's ``id``; those of ``variables`` on their machines."""
         arrived = dict(gradients)
         for group in self._groups:
-            sent = [each for each in group if isinstance(gradients[id(each)], tf.Tensor)]
+            sent = [each for each in group if isinstance(gradients.get(id(each)), tf.Tensor)]
             if not sent:
                 continue
             flat = tf.concat([tf.reshape(gradients[id(each)], [-1]) for each in sent], axis=0)
@@ -116,7 +118,7 @@ class PackedVariables:
 
 
 class FetchedScope(MetricScope):
-    """A scope in which weights have the values that were fetched at the start of the step."""
+    """A scope in which variables have the values that were fetched at the start of the step."""
 
     def __init__(self, metrics: MetricState, sums: MetricValues, packed: PackedVariables) -> None:
         self.count, self.fetched = packed.fetched()
@@ -124,11 +126,13 @@ class FetchedScope(MetricScope):
         super().__init__([*metrics.pairs(sums), *weights])
 
     def add_update(self, update: tuple[Any, Any]) -> None:
-        variable, _ = update
+        variable, value = update
         if id(variable) in self.fetched:
-            # A layer assigns to its own weight, so the fetched value is outdated.
-            self.state_mapping.pop(id(variable), None)
-        super().add_update(update)
+            # What a layer assigns is added: other workers may have updated the variable meanwhile.
+            before = self.get_current_value(variable)
+            value = tf.stop_gradient(tf.cast(value, before.dtype))
+            keras3.add_directly(variable, value - before)
+        super().add_update((variable, value))
 
 
 def _apart(flat: tf.Tensor, variables: Sequence[Any]) -> list[tf.Tensor]:

@@ -9,6 +9,7 @@ at once.
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from typing import Any
 
 import keras
@@ -19,6 +20,7 @@ from aerotrain.training.steps.clock import unmeasured
 from aerotrain.training.steps.finite import first_bad, updated
 from aerotrain.training.steps.fused import fuse
 from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues
+from aerotrain.training.steps.sharing import Counting, Counts, Microbatch
 
 #: What a step returns: the sums with its batch added, and for how many seconds this replica
 #: computed, without waiting for its batch, for weights or for other replicas.
@@ -54,32 +56,62 @@ class TrainStep:
         return [each.value for each in self.model.trainable_weights]
 
     def compute(
-        self, sums: MetricValues, batch: Any, share: tf.Tensor | None = None
+        self,
+        sums: MetricValues,
+        batch: Any,
+        weight: tf.Tensor | None = None,
+        totals: Sequence[tf.Tensor] | None = None,
     ) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
         """The gradients of one batch, its loss, and ``sums`` with the batch added.
 
-        ``share`` is the weight of the loss in its step, 1 by default. A batch with a share of 0
-        does not change the sums.
+        A microbatch has a ``weight``, its part of the records of its batch; one of 0 does not
+        change the sums. ``totals`` are those of ``sharing.Microbatch``.
         """
+        if weight is None:
+            return self._compute(sums, batch)
+        part = Microbatch(weight, counts_all=self.counts_all, totals=totals)
+        with keras3.sharing(part):
+            gradients, loss, (*added, bad) = self._compute(sums, batch, weight)
+        kept = [tf.where(weight > 0, new, old) for new, old in zip(added, sums[:-1], strict=True)]
+        return gradients, loss, [*kept, bad]
+
+    def counts(self, weight: tf.Tensor, batch: Any) -> Counts:
+        """What the losses of a microbatch divide by, where that is not its number of records."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        counting = Counting(weight, counts_all=self.counts_all)
+        # What layers and metrics assign in the scope is not kept.
+        with keras.StatelessScope(), keras3.sharing(counting):
+            y_pred = keras3.call(self.model, x, training=False)
+            # In place of regularizers, which have no counts.
+            none = [tf.zeros([])]
+            keras3.compute_loss(self.model, x, y, y_pred, sample_weight, none)
+        return counting.counts
+
+    @cached_property
+    def counts_all(self) -> bool:
+        """Whether a loss of the user's own may be a mean over something else than records."""
+        known = all(keras3.is_of_keras(each) for each in keras3.losses(self.model))
+        return keras3.has_own_compute_loss(self.model) or not known
+
+    def _compute(
+        self, sums: MetricValues, batch: Any, weight: tf.Tensor | None = None
+    ) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
         model = self.model
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         scope = self._scope(sums)
         with tf.GradientTape() as tape:
-            tape.watch(list(scope.fetched.values()))
+            tape.watch([each for each in scope.fetched.values() if each.dtype.is_floating])
             y_pred = self._forward(x, scope)
             added_losses = self._added_losses(scope)
             with scope:
-                loss = keras3.compute_loss(model, x, y, y_pred, weight, added_losses)
+                loss = keras3.compute_loss(model, x, y, y_pred, sample_weight, added_losses)
                 keras3.track_loss(model, loss, length(x))
-            counted = loss if share is None else loss * tf.cast(share, loss.dtype)
+            counted = loss if weight is None else loss * tf.cast(weight, loss.dtype)
             scaled = model.optimizer.scale_loss(counted)
         gradients = _gradients(tape, scaled, model.trainable_weights, scope.fetched)
         with scope:
-            model.compute_metrics(x, y, y_pred, sample_weight=weight)
-        added = self.metrics.of(scope)
-        if share is not None:
-            added = self.metrics.of_microbatch(sums, added, share)
-        return gradients, loss, [*added, sums[-1]]
+            model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        return gradients, loss, [*self.metrics.of(scope), sums[-1]]
 
     def _computing(self, _batch: Any, _gradients: Sequence[Any]) -> tf.Tensor:
         """The seconds of computing; not measured where a replica waits only for its batch."""

@@ -1,0 +1,522 @@
+"""Every loss and metric of Keras, and ways of a user's own, where a batch is shared.
+
+``python -m benchmarks.keras_table`` trains each row by ``fit`` on one device, and in each setting
+by our steps with the same uneven batches, and prints one JSON object for each cell: ``equal``,
+``refused`` or ``said`` (before the first step, by name), or ``different``. The losses and metrics
+are the outputs of a few models, since one model for each would cost more than all of this.
+"""
+
+import argparse
+import contextlib
+import inspect
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.training import TrainArguments
+from aerotrain.training.input.batches import MicrobatchSpec
+from aerotrain.training.model.code import UserCode, features_and_label
+from aerotrain.training.model.keras_adapter import KERAS
+from aerotrain.training.steps.custom import has_custom_step
+from aerotrain.training.strategies import ENGINES
+from benchmarks.models.sharing import OWN
+
+#: Sizes of the batches: of two microbatches of 5 records one is larger, of 1 record one is empty.
+SIZES = (8, 8, 5, 1, 8, 2)
+LENGTH, CLASSES = 5, 3
+
+#: The strategy and the number of microbatches of each setting.
+SETTINGS: Mapping[str, tuple[str, int]] = {
+    "gradient_accumulation_steps": ("one_device", 2),
+    "mirrored": ("mirrored", 1),
+    "central_storage": ("central_storage", 1),
+}
+REDUCTIONS = ("sum", "sum_over_batch_size", "mean", "mean_with_sample_weight")
+
+#: The greatest difference from ``fit`` that is rounding, as a part of what training has changed.
+TOLERANCE = 2e-3
+
+#: What the losses and metrics of Keras compare.
+LOSSES: Mapping[str, str] = {
+    "BinaryCrossentropy": "bits",
+    "BinaryFocalCrossentropy": "bits",
+    "CTC": "phrase",
+    "CategoricalCrossentropy": "kind",
+    "CategoricalFocalCrossentropy": "kind",
+    "CategoricalGeneralizedCrossEntropy": "label",
+    "CategoricalHinge": "kind",
+    "Circle": "place",
+    "CosineSimilarity": "numbers",
+    "Dice": "bits",
+    "Hinge": "bits",
+    "Huber": "numbers",
+    "KLDivergence": "kind",
+    "LogCosh": "numbers",
+    "MeanAbsoluteError": "numbers",
+    "MeanAbsolutePercentageError": "numbers",
+    "MeanSquaredError": "numbers",
+    "MeanSquaredLogarithmicError": "numbers",
+    "Poisson": "numbers",
+    "SparseCategoricalCrossentropy": "label",
+    "SquaredHinge": "bits",
+    "Tversky": "bits",
+}
+METRICS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "AUC": ("bits", {}),
+    "Accuracy": ("numbers", {}),
+    "BinaryAccuracy": ("bits", {}),
+    "BinaryCrossentropy": ("bits", {}),
+    "BinaryIoU": ("bits", {}),
+    "CategoricalAccuracy": ("kind", {}),
+    "CategoricalCrossentropy": ("kind", {}),
+    "CategoricalHinge": ("kind", {}),
+    "ConcordanceCorrelation": ("numbers", {}),
+    "CosineSimilarity": ("numbers", {}),
+    "F1Score": ("kind", {}),
+    "FBetaScore": ("kind", {}),
+    "FalseNegatives": ("bits", {}),
+    "FalsePositives": ("bits", {}),
+    "Hinge": ("bits", {}),
+    "KLDivergence": ("kind", {}),
+    "LogCoshError": ("numbers", {}),
+    "MeanAbsoluteError": ("numbers", {}),
+    "MeanAbsolutePercentageError": ("numbers", {}),
+    "MeanSquaredError": ("numbers", {}),
+    "MeanSquaredLogarithmicError": ("numbers", {}),
+    "PearsonCorrelation": ("numbers", {}),
+    "Poisson": ("numbers", {}),
+    "Precision": ("bits", {}),
+    "R2Score": ("numbers", {}),
+    "Recall": ("bits", {}),
+    "RootMeanSquaredError": ("numbers", {}),
+    "SquaredHinge": ("bits", {}),
+    "TrueNegatives": ("bits", {}),
+    "TruePositives": ("bits", {}),
+    "IoU": ("label", {"num_classes": CLASSES, "target_class_ids": [0], "sparse_y_pred": False}),
+    "MeanIoU": ("label", {"num_classes": CLASSES, "sparse_y_pred": False}),
+    "OneHotIoU": ("kind", {"num_classes": CLASSES, "target_class_ids": [0]}),
+    "OneHotMeanIoU": ("kind", {"num_classes": CLASSES}),
+    "PrecisionAtRecall": ("bits", {"recall": 0.5}),
+    "RecallAtPrecision": ("bits", {"precision": 0.5}),
+    "SensitivityAtSpecificity": ("bits", {"specificity": 0.5}),
+    "SpecificityAtSensitivity": ("bits", {"sensitivity": 0.5}),
+    "SparseCategoricalAccuracy": ("label", {}),
+    "SparseCategoricalCrossentropy": ("label", {}),
+    "SparseTopKCategoricalAccuracy": ("label", {"k": 2}),
+    "TopKCategoricalAccuracy": ("kind", {"k": 2}),
+}
+#: Bases, and what takes numbers rather than targets and outputs: none is compiled.
+NOT_COMPILED = {"Loss", "Metric", "Mean", "MeanMetricWrapper", "Sum"}
+
+
+def mean_distance(y: Any, y_pred: Any) -> Any:
+    """A function of a user's own that returns a mean over records."""
+    return keras.ops.mean(keras.ops.abs(y - y_pred))
+
+
+def largest_distance(y: Any, y_pred: Any) -> Any:
+    """One that returns no mean over records."""
+    return keras.ops.max(keras.ops.abs(y - y_pred))
+
+
+OWN_FUNCTIONS = (mean_distance, largest_distance)
+
+
+@dataclass(frozen=True)
+class Head:
+    """An output of a model, whose loss or metric is a row: ``masked`` ones are sequences."""
+
+    row: str
+    target: str
+    make: Callable[[], Any]
+    masked: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.row.replace(" ", "_").replace(",", "").replace("(", "").replace(")", "")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the table."""
+
+    kind: str
+    row: str
+    setting: str
+    outcome: str
+    detail: str = ""
+
+
+def losses_of(reduction: str) -> list[Head]:
+    """A head for each loss, one more where padding is masked, and those of functions.
+
+    ``mixed`` gives each loss another reduction than its neighbours.
+    """
+    turns = itertools.cycle(REDUCTIONS)
+
+    def made(name: str, **options: Any) -> Callable[[], Any]:
+        own = next(turns) if reduction == "mixed" else reduction
+        return lambda: getattr(keras.losses, name)(reduction=own, **options)
+
+    flat = [Head(name, target, made(name)) for name, target in LOSSES.items()]
+    masked = [
+        Head(f"{name} masked", target, made(name), masked=True)
+        for name, target in LOSSES.items()
+        if target not in ("phrase", "place")
+    ]
+    ignoring = made("SparseCategoricalCrossentropy", ignore_class=1)
+    own = [Head(each.__name__, "numbers", lambda each=each: each) for each in OWN_FUNCTIONS]
+    return [*flat, *masked, Head("ignore_class", "label", ignoring), *own]
+
+
+def metrics() -> list[Head]:
+    """A head for each metric, and for the functions."""
+    known = [
+        Head(
+            name, target, lambda name=name, options=options: getattr(keras.metrics, name)(**options)
+        )
+        for name, (target, options) in METRICS.items()
+    ]
+    return [
+        *known,
+        *(Head(each.__name__, "numbers", lambda each=each: each) for each in OWN_FUNCTIONS),
+    ]
+
+
+def missing() -> set[str]:
+    """The losses and metrics of Keras that have no row."""
+    everything = {
+        name
+        for module, known in ((keras.losses, LOSSES), (keras.metrics, METRICS))
+        for name, each in vars(module).items()
+        if inspect.isclass(each) and name not in known
+    }
+    return everything - NOT_COMPILED
+
+
+#: Features of all models: vectors, and sequences padded with zeros.
+_draw = np.random.default_rng(5)
+_many = sum(SIZES)
+_lengths = _draw.integers(1, LENGTH + 1, _many)
+_here = np.arange(LENGTH)[None, :] < _lengths[:, None]
+FEATURES = {
+    "vector": _draw.normal(size=(_many, 4)).astype(np.float32),
+    "sequence": (_draw.normal(size=(_many, LENGTH, 4)) * _here[..., None]).astype(np.float32),
+}
+
+
+def target_of(head: Head) -> Any:
+    """Values that the head is to learn."""
+    draw = np.random.default_rng(11)
+    shape = (_many, LENGTH) if head.masked else (_many,)
+    match head.target:
+        case "numbers":
+            return draw.uniform(0.5, 1.5, (*shape, 2)).astype(np.float32)
+        case "bits":
+            return draw.integers(0, 2, (*shape, 2)).astype(np.float32)
+        case "phrase":
+            return draw.integers(1, CLASSES, (*shape, 2)).astype(np.int32)
+    labels = draw.integers(0, CLASSES, shape)
+    return np.eye(CLASSES, dtype=np.float32)[labels] if head.target == "kind" else labels
+
+
+def weights_of(head: Head) -> Any:
+    """Weights of the head's records, or of their steps."""
+    shape = (_many, LENGTH) if head.masked else (_many,)
+    return np.random.default_rng(13).uniform(0.5, 2.0, shape).astype(np.float32)
+
+
+def output_of(head: Head, vector: Any, sequence: Any) -> Any:
+    """The layer or layers of a head."""
+    units, activation = {
+        "numbers": (2, "softplus"),
+        "bits": (2, "sigmoid"),
+        "phrase": (LENGTH * (CLASSES + 1), None),
+        "place": (CLASSES, None),
+    }.get(head.target, (CLASSES, "softmax"))
+    whole = head.target not in ("phrase", "place")
+    dense = keras.layers.Dense(
+        units, activation, name=head.name if whole else f"{head.name}_dense"
+    )(sequence if head.masked else vector)
+    if head.target == "phrase":
+        return keras.layers.Reshape((LENGTH, CLASSES + 1), name=head.name)(dense)
+    return dense if whole else keras.layers.UnitNormalization(name=head.name)(dense)
+
+
+def model_of(heads: Sequence[Head], compiled: Callable[[Any], None]) -> Callable[[], Any]:
+    def build() -> Any:
+        vector = keras.Input((4,), name="vector")
+        sequence = keras.Input((LENGTH, 4), name="sequence")
+        known = keras.layers.Masking()(sequence)
+        outputs = {each.name: output_of(each, vector, known) for each in heads}
+        model = keras.Model({"vector": vector, "sequence": sequence}, outputs)
+        compiled(model)
+        return model
+
+    return build
+
+
+@dataclass(frozen=True)
+class Table:
+    """A model whose outputs are rows, and its data."""
+
+    kind: str
+    heads: Sequence[Head]
+    build: Callable[[], Any]
+    weighted: bool = True
+    note: str = ""
+
+    @property
+    def data(self) -> Any:
+        if self.kind == "model":
+            return FEATURES, target_of(self.heads[0])
+        parts = (FEATURES, {each.name: target_of(each) for each in self.heads})
+        weights = {each.name: weights_of(each) for each in self.heads}
+        return (*parts, weights) if self.weighted else parts
+
+
+def table_of_losses(reduction: str, weighted: bool, left: Sequence[str] = ()) -> Table:
+    heads = [each for each in losses_of(reduction) if each.row not in left]
+
+    def compiled(model: Any) -> None:
+        model.compile(keras.optimizers.SGD(0.01), {each.name: each.make() for each in heads})
+
+    note = f"{reduction}, {'with' if weighted else 'no'} sample weights"
+    return Table("loss", heads, model_of(heads, compiled), weighted, note)
+
+
+def table_of_metrics(left: Sequence[str] = ()) -> Table:
+    heads = [each for each in metrics() if each.row not in left]
+    losses = {"bits": "binary_crossentropy", "numbers": "mse", "kind": "categorical_crossentropy"}
+
+    def compiled(model: Any) -> None:
+        model.compile(
+            keras.optimizers.SGD(0.01),
+            {
+                each.name: losses.get(each.target, "sparse_categorical_crossentropy")
+                for each in heads
+            },
+            metrics={each.name: [each.make()] for each in heads},
+            weighted_metrics={
+                each.name: [each.make()]
+                for each in heads
+                if each.row in METRICS and "IoU" not in each.row
+            },
+        )
+
+    return Table("metric", heads, model_of(heads, compiled))
+
+
+def tables(quick: bool) -> Iterator[Callable[[Sequence[str]], Table]]:
+    """Makers of the tables, without the rows that were refused."""
+    pairs = itertools.product(REDUCTIONS, (True, False))
+    for reduction, weighted in (("mixed", True),) if quick else pairs:
+        yield partial(table_of_losses, reduction, weighted)
+    yield table_of_metrics
+    for name, build in OWN.items():
+        yield lambda _left, name=name, build=build: Table(
+            "model", [Head(name, "numbers", lambda: None)], build, weighted=False
+        )
+
+
+class Arrays:
+    """What a step runner needs of an input pipeline, with batches of ``data`` in memory."""
+
+    service = None
+    schedule = SimpleNamespace(records=_many // 8 * 8 + 5)
+
+    def __init__(self, data: Any, strategy: str, accumulate: int) -> None:
+        self._data = data
+        self.job = SimpleNamespace(strategy=strategy)
+        self.arguments = TrainArguments(
+            model="here",
+            data="",
+            batch_size=8,
+            gradient_accumulation_steps=accumulate,
+            steps_per_execution=len(SIZES),
+        )
+        self.spec = tf.nest.map_structure(
+            lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), data
+        )
+
+    def local(self, _step: int) -> tf.data.Dataset:
+        batches = self._rows(1).map(self._taken)
+        return batches.apply(tf.data.experimental.assert_cardinality(len(SIZES)))
+
+    def in_microbatches(self, _step: int) -> Callable[[Any], tf.data.Dataset]:
+        def pieces(context: Any) -> tf.data.Dataset:
+            replicas = context.num_replicas_in_sync
+            many = self.arguments.gradient_accumulation_steps
+            cut = MicrobatchSpec(replicas=replicas, accumulate=many)
+
+            def element(replica: Any, rows: Any) -> Any:
+                made = (cut.piece(rows, replica * many + each) for each in range(many))
+                return tuple((weight, self._taken(piece)) for weight, piece in made)
+
+            numbered = self._rows(replicas).enumerate()
+            return numbered.map(lambda number, rows: element(number % replicas, rows))
+
+        return pieces
+
+    def _rows(self, times: int) -> tf.data.Dataset:
+        ends = np.cumsum(SIZES)
+
+        def rows() -> Iterator[Any]:
+            for size, end in zip(SIZES, ends, strict=True):
+                for _ in range(times):
+                    yield np.arange(end - size, end)
+
+        return tf.data.Dataset.from_generator(
+            rows, output_signature=tf.TensorSpec([None], tf.int64)
+        )
+
+    def _taken(self, rows: Any) -> Any:
+        return tf.nest.map_structure(lambda each: tf.gather(each, rows), self._data)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The variables by path, at the start and at the end, and the logs."""
+
+    model: Any
+    begin: Mapping[str, Any]
+    end: Mapping[str, Any]
+    logs: Mapping[str, float]
+    said: str = ""
+
+    def distance(self, other: "Trained", name: str) -> float:
+        """The largest difference in what belongs to ``name``, or in all without such a part."""
+        own = [path for path in self.end if path.split("/")[0].removesuffix("_dense") == name]
+        logged = [
+            each
+            for each in other.logs
+            if each == f"{name}_loss" or each.startswith((f"{name}_", f"weighted_{name}"))
+        ]
+        paths, logs = (own, logged) if own else (list(self.end), list(other.logs))
+        moved = max(np.abs(other.end[each] - other.begin[each]).max() for each in paths)
+        apart = [np.abs(self.end[each] - other.end[each]).max() / (moved + 1e-9) for each in paths]
+        apart += [
+            abs(self.logs[each] - other.logs[each]) / (abs(other.logs[each]) + 1e-6)
+            for each in logs
+        ]
+        worst = max(apart)
+        return float("inf") if np.isnan(worst) else float(worst)
+
+
+def _values(model: Any) -> dict[str, Any]:
+    return {
+        each.path: each.numpy().astype(np.float64)
+        for each in model.variables
+        if not each.path.startswith("seed")
+    }
+
+
+def _user_of(build: Callable[[], Any]) -> UserCode:
+    return UserCode("here", lambda _: build(), features_and_label)
+
+
+def by_fit(table: Table) -> Trained:
+    arrays = Arrays(table.data, "one_device", 1)
+    KERAS.seed(3)
+    model = _user_of(table.build).build({}, arrays.spec)
+    begin = _values(model)
+    history = model.fit(arrays.local(0), verbose=0).history
+    logs = {name: float(np.mean(values[-1])) for name, values in history.items()}
+    return Trained(model, begin, _values(model), logs)
+
+
+def by_us(table: Table, distribution: Any, strategy: str, accumulate: int) -> Trained:
+    """Raises FinalError if it is refused."""
+    arrays = Arrays(table.data, strategy, accumulate)
+    engine = ENGINES[strategy]
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        with distribution.scope():
+            KERAS.seed(3)
+            model = _user_of(table.build).build({}, arrays.spec)
+            counter = tf.Variable(
+                0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+            )
+            step = engine.step(model, counter, arrays.spec)
+        begin = _values(model)
+        step_runner: Any = engine.step_runner(distribution, step, arrays, 0)  # type: ignore[arg-type]
+        *_, ran = step_runner.run(len(SIZES))
+    return Trained(model, begin, _values(model), step.metrics.results(ran.sums), output.getvalue())
+
+
+def outcomes(quick: bool = False) -> Iterator[Cell]:
+    """Every cell, of one model after another."""
+    distributions = {
+        name: ENGINES[name].build(TrainArguments(model="here", data=""))
+        for name in {strategy for strategy, _ in SETTINGS.values()}
+    }
+    for make in tables(quick):
+        fitted = by_fit(make(()))
+        for setting, (strategy, accumulate) in SETTINGS.items():
+            if quick and strategy == "central_storage" and not has_custom_step(fitted.model):
+                continue
+            yield from _of_setting(make, fitted, setting, distributions[strategy], accumulate)
+
+
+def _of_setting(
+    make: Callable[[Sequence[str]], Table],
+    fitted: Trained,
+    setting: str,
+    distribution: Any,
+    accumulate: int,
+) -> Iterator[Cell]:
+    left: list[str] = []
+    while (table := make(left)).heads:
+        try:
+            trained = by_us(table, distribution, SETTINGS[setting][0], accumulate)
+        except FinalError as error:
+            named = [each.row for each in table.heads if each.name in str(error)]
+            named = named or [each.row for each in table.heads]
+            yield from (
+                Cell(table.kind, _row(table, row), setting, "refused", str(error)) for row in named
+            )
+            left += named
+            if table.kind == "model":
+                return
+            continue
+        for head in table.heads:
+            distance = trained.distance(fitted, head.name)
+            said = [line for line in trained.said.splitlines() if head.name in line.split("'")]
+            said = said or [line for line in trained.said.splitlines() if table.kind == "model"]
+            outcome = "said" if said else "equal" if distance < TOLERANCE else "different"
+            detail = " ".join(said) or f"{distance:.1e}"
+            yield Cell(table.kind, _row(table, head.row), setting, outcome, detail)
+        return
+
+
+def _row(table: Table, row: str) -> str:
+    return f"{row} ({table.note})" if table.note else row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a part of the combinations",
+    )
+    quick = parser.parse_args().quick
+    [cpu] = tf.config.list_physical_devices("CPU")
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(cpu, two)
+    for cell in outcomes(quick):
+        print(json.dumps(asdict(cell)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,394 @@
+"""A client of the Kubernetes API: plain JSON in and out, over a connection of Airflow.
+
+It uses the client library for authentication and TLS, but not its models: to build them takes
+longer than everything else that a trigger does.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
+from kubernetes_asyncio.client import ApiClient, Configuration
+from kubernetes_asyncio.config import ConfigException
+
+from aerotrain.contract.errors import FinalError, backoff
+from aerotrain_airflow.kubernetes.lines import (
+    LONGEST,
+    Line,
+    LineSplitter,
+    moment,
+    readable,
+)
+
+Manifest = Mapping[str, Any]
+T = TypeVar("T")
+
+#: Connections per group: its watch, its log streams, and a reserve.
+_CONNECTIONS = 64
+
+#: Objects per page of a list.
+_PAGE = 200
+
+#: In bytes: a read from a stream, the longest timestamp before a line, and the largest event, which
+#: is several times the maximum size of an object.
+_PIECE, _LONGEST_STAMP, _LONGEST_EVENT = 64 * 1024, 64, 8 << 20
+
+#: Seconds until an answer, and until a connection.
+_ANSWER, _CONNECT = 30.0, 5.0
+
+#: Seconds between two retries, first and at most.
+_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+#: Status codes after which to retry: https://kubernetes.io/docs/reference/using-api/api-concepts/
+_LATER = {401, 408, 429, 500, 502, 503, 504}
+
+#: The API path of each kind: its group and version, and its plural. Kueue's version is discovered,
+#: because its releases serve different ones.
+_KUEUE = "/apis/kueue.x-k8s.io"
+_PLACES = {
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Service": ("/api/v1", "services"),
+    "Pod": ("/api/v1", "pods"),
+    "Event": ("/api/v1", "events"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "ResourceQuota": ("/api/v1", "resourcequotas"),
+    "Workload": (_KUEUE, "workloads"),
+    "LocalQueue": (_KUEUE, "localqueues"),
+    "PodGroup": ("/apis/scheduling.volcano.sh/v1beta1", "podgroups"),
+}
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+class ApiError(Exception):
+    """The API rejected a request; ``status`` is that of HTTP, the rest is from the API.
+
+    ``kind`` is the plural of the kind of object that the error is about, if the API names it.
+    """
+
+    def __init__(self, status: int, found: Mapping[str, Any]) -> None:
+        self.status = status
+        self.reason: str = found.get("reason") or ""
+        self.message: str = found.get("message") or ""
+        self.kind: str = (found.get("details") or {}).get("kind", "")
+        super().__init__(f"{status} {self.reason}: {self.message}")
+
+    @property
+    def is_lack_of_room(self) -> bool:
+        """Whether a quota is used up: its status and reason are those of a missing permission."""
+        return "exceeded quota" in self.message
+
+    @property
+    def is_missing_permission(self) -> bool:
+        """Whether the account may not do this: not what admission says of an object."""
+        return self.status == 403 and " cannot " in self.message and " resource " in self.message
+
+
+class AwayError(Exception):
+    """The API gave no usable answer within the caller's timeout."""
+
+
+class Cluster:
+    """One namespace of the Kubernetes API behind an Airflow connection of the type ``kubernetes``.
+
+    ``retry_for`` is for how many seconds an unavailable API is retried.
+    """
+
+    def __init__(self, conn_id: str, namespace: str, *, retry_for: float) -> None:
+        self.namespace = namespace
+        self._conn_id = conn_id
+        self._retry_for = retry_for
+        self._clients = AsyncExitStack()
+        self._client: ApiClient | None = None
+        self._connecting = asyncio.Lock()
+        self._versions: dict[str, str] = {}  # by kind, those that were found
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._clients.aclose()
+
+    async def create(self, manifest: Manifest, *, dry_run: bool = False) -> dict[str, Any]:
+        """Create an object and return it; with ``dry_run`` only what would be created.
+
+        The API rejects fields that it does not define, such as one misspelt in a template.
+        """
+        query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
+        return await self._json("POST", await self._path(manifest["kind"]), query, manifest)
+
+    async def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        """The object, or None if it does not exist."""
+        try:
+            return await self._json("GET", await self._path(kind, name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def list(self, kind: str, *, labels: str = "", fields: str = "") -> list[dict[str, Any]]:
+        """All objects that match the selectors."""
+        pages = self.pages(kind, labels=labels, fields=fields)
+        return [each async for page, _ in pages for each in page]
+
+    async def pages(
+        self, kind: str, *, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[tuple[Sequence[dict[str, Any]], str]]:
+        """The pages of a list, each with the version from which to watch after the last.
+
+        Other tasks of the event loop run between pages, and the list is never in memory as a whole.
+        """
+        query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(_PAGE)}
+        while True:
+            found = await self._json("GET", await self._path(kind), query)
+            metadata = found["metadata"]
+            yield found.get("items") or [], metadata.get("resourceVersion", "")
+            if not metadata.get("continue"):
+                return
+            query["continue"] = metadata["continue"]
+
+    async def patch(
+        self, kind: str, name: str, uid: str, version: str = "", **change: Manifest
+    ) -> dict[str, Any]:
+        """Apply a merge patch (RFC 7386) to the object with this uid.
+
+        If the object has another uid, the API returns 409, or 422 without a ``version``. If it was
+        changed since ``version``, it returns 409.
+        """
+        identity = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        body = {**change, "metadata": {**change.get("metadata", {}), **identity}}
+        return await self._json("PATCH", await self._path(kind, name), body=body)
+
+    async def delete(
+        self, kind: str, name: str, uid: str, version: str = "", *, force: bool = False
+    ) -> bool:
+        """Delete the object and, in the background, all that it owns; False if it does not exist.
+
+        If it has another uid, or was changed since ``version``, the API returns 409 and keeps it.
+        ``force`` deletes the object without waiting for its node.
+        """
+        conditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        body: dict[str, Any] = {"propagationPolicy": "Background", "preconditions": conditions}
+        if force:
+            body["gracePeriodSeconds"] = 0
+        try:
+            await self._json("DELETE", await self._path(kind, name), body=body)
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    async def may(self, **attributes: str) -> bool:
+        """Whether the current account has the permission with these attributes, here."""
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {"namespace": self.namespace, **attributes}},
+        }
+        answer = await self._json("POST", _REVIEWS, body=review)
+        return bool(answer["status"].get("allowed"))
+
+    async def watch(
+        self, kind: str, *, labels: str, version: str, seconds: int
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """The events since ``version``, for ``seconds``; without retries.
+
+        Raises:
+            ApiError: the version is too old (410), or the watch was rejected.
+            AwayError: the connection was lost, or received no data.
+        """
+        query = {
+            "watch": "true",
+            "labelSelector": labels,
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        splitter = LineSplitter(_LONGEST_EVENT)
+        path = await self._path(kind)
+        async for line in self._lines(path, query, splitter, silence=seconds + 10.0):
+            if line.cut:
+                raise AwayError(f"a watch showed an object of more than {_LONGEST_EVENT} bytes")
+            event = json.loads(line.head)
+            if event["type"] == "ERROR":
+                raise ApiError(event["object"].get("code", 500), event["object"])
+            yield event
+
+    async def log(
+        self, pod: str, *, container: str, since: str = "", follow: bool = False, tail: int = 0
+    ) -> AsyncIterator[tuple[str, str]]:
+        """The lines of a container, each with its ``moment``.
+
+        ``since`` is a time from an earlier line; the API only compares seconds, so lines of that
+        second are repeated. ``tail`` is the number of last lines, 0 for all. A line that is too
+        long is cut, with a note at its end. An incomplete last line is returned only if the log is
+        not followed; otherwise the rest of it may still come.
+
+        Raises:
+            ApiError, AwayError: as for ``watch``; also if what comes is no line of a container.
+        """
+        query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
+        if tail:
+            query["tailLines"] = str(tail)
+        if since:
+            query["sinceTime"] = since[:19] + "Z"
+        splitter = LineSplitter(LONGEST + _LONGEST_STAMP)
+        path = await self._path("Pod", pod) + "/log"
+        async for line in self._lines(path, query, splitter, silence=None):
+            yield _stamped(line)
+        rest = splitter.rest()
+        if rest is not None and not follow:
+            yield _stamped(rest)
+
+    async def _json(
+        self, method: str, path: str, query: Mapping[str, str] = {}, body: Manifest | None = None
+    ) -> dict[str, Any]:
+        """Send a request and return the answer.
+
+        Retries for ``retry_for`` seconds after the first failure, and at least once: this process
+        may have been stopped during the first one.
+        """
+        until = float("inf")
+        pauses = backoff(_PAUSE, _LONGEST_PAUSE)
+        while True:
+            try:
+                response = await self._ask(method, path, query, body, _ANSWER)
+                async with response:
+                    return await _answer(response)
+            except ApiError as error:
+                # A role is replaced in two steps, without any permission between them.
+                if error.status not in _LATER and not error.is_missing_permission:
+                    raise
+                trouble: Exception = error
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                trouble = error
+            pause, now = next(pauses), time.monotonic()
+            until = min(until, now + self._retry_for)
+            if now + pause > until:
+                if isinstance(trouble, ApiError) and trouble.is_missing_permission:
+                    raise trouble
+                raise AwayError(f"{trouble or type(trouble).__name__}") from trouble
+            await asyncio.sleep(pause)
+
+    async def _lines(
+        self, path: str, query: Mapping[str, str], splitter: LineSplitter, *, silence: float | None
+    ) -> AsyncIterator[Line]:
+        try:
+            response = await self._ask("GET", path, query, None, (_CONNECT, silence))
+            async with response:
+                if response.status >= 400:
+                    await _answer(response)
+                async for piece in response.content.iter_chunked(_PIECE):
+                    for line in splitter.feed(piece):
+                        yield line
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise AwayError(f"{error or type(error).__name__}") from error
+
+    async def _ask(
+        self, method: str, path: str, query: Mapping[str, str], body: Manifest | None, timeout: Any
+    ) -> aiohttp.ClientResponse:
+        client = await self._connected()
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        response: aiohttp.ClientResponse = await client.call_api(
+            path,
+            method,
+            query_params=[(name, value) for name, value in query.items() if value],
+            header_params={"Accept": "application/json", "Content-Type": kind},
+            body=body,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=timeout,
+        )
+        if response.status == 401 and client is self._client:
+            self._client = None  # the next request reads the credential again
+        return response
+
+    async def _connected(self) -> ApiClient:
+        async with self._connecting:
+            if self._client is None:
+                configuration = Configuration()
+                configuration.connection_pool_maxsize = _CONNECTIONS
+                # A new hook, which reads the credential again.
+                hook = AsyncKubernetesHook(
+                    conn_id=self._conn_id, client_configuration=configuration
+                )
+                try:
+                    self._client = await self._clients.enter_async_context(hook.get_conn())
+                except ConfigException as error:
+                    raise FinalError(
+                        f"no Kubernetes can be reached: {error}; create an Airflow connection "
+                        "of type kubernetes (with in_cluster where Airflow runs in the cluster), "
+                        "and name it in [aerotrain] kubernetes_conn_id"
+                    ) from error
+            return self._client
+
+    async def serves(self, kind: str) -> bool:
+        """Whether the cluster has this kind of object: an extension may not be installed."""
+        try:
+            await self._path(kind)
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    async def _path(self, kind: str, name: str = "") -> str:
+        group, plural = _PLACES[kind]
+        if group == _KUEUE:
+            group = self._versions.get(kind) or await self._discovered(kind)
+        path = f"{group}/namespaces/{quote(self.namespace, safe='')}/{plural}"
+        return f"{path}/{quote(name, safe='')}" if name else path
+
+    async def _discovered(self, kind: str) -> str:
+        """The group of a kind with the first version that has it; the preferred one comes first."""
+        group, plural = _PLACES[kind]
+        for each in (await self._json("GET", group))["versions"]:
+            path = f"{group}/{each['version']}"
+            if plural in {there["name"] for there in (await self._json("GET", path))["resources"]}:
+                self._versions[kind] = path
+                return path
+        raise ApiError(404, {"reason": "NotFound", "message": f"{group} has no {plural}"})
+
+
+def _stamped(line: Line) -> tuple[str, str]:
+    """The moment of a line, and its text."""
+    stamp, _, text = line.head.partition(b" ")
+    at = moment(stamp.decode(errors="replace"))
+    if not at:
+        raise AwayError(readable(line, 300))
+    return at, readable(Line(text, line.cut))
+
+
+async def _answer(response: aiohttp.ClientResponse) -> dict[str, Any]:
+    text = await response.read()
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = {"message": text[:300].decode(errors="replace")}
+    if response.status >= 400:
+        raise ApiError(response.status, {"reason": response.reason, **found})
+    return found
+
+
+async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all, run concurrently; the first failure cancels the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

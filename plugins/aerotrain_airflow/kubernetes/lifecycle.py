@@ -1,0 +1,378 @@
+"""Creates a group completely or not at all, adopts one, restarts its pods, and ends it.
+
+The owner's annotation ``holder`` has the id of the task try that holds the group. A retry, a
+restarted worker or a second scheduler finds the group by its name and adopts it; a task try that is
+no longer the holder cannot end it.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from logging import getLogger
+from typing import Any
+
+from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.event_log import Event, EventType
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName
+from aerotrain.launch.backend import Found, GoneError
+from aerotrain.launch.decision import Ended, Restart, Seen
+from aerotrain.launch.history import History
+from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, together
+from aerotrain_airflow.kubernetes.identity import (
+    ATTEMPT,
+    DESCRIPTION,
+    HOLDER,
+    INDEX_LABEL,
+    JOB_LABEL,
+    ROLE_LABEL,
+    STARTED,
+    Handle,
+    annotations,
+    in_the_way,
+    is_an_owner,
+    is_being_deleted,
+    is_owned_by,
+    owned,
+    pod_name,
+    restarts_of,
+    uid_of,
+    without_restarts,
+)
+from aerotrain_airflow.kubernetes.kueue import (
+    delete_workload,
+    delete_workload_without_owner,
+    release,
+)
+from aerotrain_airflow.kubernetes.observed import ObservedGroup
+from aerotrain_airflow.kubernetes.owner import (
+    TEMPLATES,
+    EventLog,
+    events_of,
+    owner_of,
+    read_owner,
+)
+from aerotrain_airflow.kubernetes.plan import PodPlan, shared_objects
+from aerotrain_airflow.kubernetes.pod import GRACE, replica_pod
+from aerotrain_airflow.kubernetes.states import created_at, has_ended
+
+Manifest = Mapping[str, Any]
+
+#: Concurrent requests while a group is created.
+_AT_ONCE = 16
+
+#: Seconds that a deletion may take: the pods' usual grace period and the node's answer. A pod that
+#: still exists then is deleted by force, because its node does not respond.
+DELETED_WITHIN = 20.0
+
+#: Seconds between two checks whether an object is gone.
+_LOOK_EVERY = 0.5
+
+#: Seconds between two attempts to create a group for which a quota has no room.
+ROOM_EVERY = 10.0
+
+_LOG = getLogger(__name__)
+
+
+def _deleted_within(objects: Iterable[Manifest]) -> float:
+    """``DELETED_WITHIN``, and what a pod template has added to the grace period."""
+    graces = [each.get("spec", {}).get("terminationGracePeriodSeconds") or 0 for each in objects]
+    return DELETED_WITHIN + max([GRACE, *graces]) - GRACE
+
+
+class PodClaim:
+    """Creates or adopts the group of the plan, on behalf of the task try ``holder``.
+
+    Of two concurrent tries, the API lets one create and one adopt.
+    """
+
+    def __init__(self, cluster: Cluster, plan: PodPlan, holder: str) -> None:
+        self._cluster = cluster
+        self._plan = plan
+        self._name = plan.job.name
+        self._holder = holder
+        self._wait_until = time.monotonic() + plan.job.deadlines.start
+        self._said = False
+
+    async def find(self) -> Found | None:
+        """The group of the job's name; None for an incomplete one of this very attempt.
+
+        Raises:
+            FinalError: another object has the name.
+        """
+        owner = await self._cluster.get("ConfigMap", self._name)
+        if owner is None or self._is_incomplete(owner):
+            return None
+        if not is_an_owner(owner, self._name):
+            raise FinalError(in_the_way(owner, self._plan.namespace))
+        events = events_of(owner)
+        matches = (
+            not is_being_deleted(owner)
+            and annotations(owner).get(STARTED) == "true"
+            and annotations(owner)[DESCRIPTION] == self._plan.description
+        )
+        return Found(
+            handle=str(Handle.of(owner)),
+            matches=matches,
+            created=created_at(owner),
+            events=events,
+            seen=await self._seen(owner, events) if matches else {},
+        )
+
+    async def create(self) -> str | None:
+        """Create the group, or complete an incomplete one.
+
+        None if its name was taken, or if a quota had no room, until the start deadline.
+        """
+        try:
+            owner = await self._cluster.create(owner_of(self._plan, self._holder))
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            found = await self._cluster.get("ConfigMap", self._name)
+            if found is None or not self._is_incomplete(found):
+                return None
+            owner = found
+        try:
+            await self._complete(owner)
+        except BaseException as error:  # an incomplete group is of no use, and has what others need
+            await self._cluster.delete("ConfigMap", self._name, uid_of(owner))
+            if isinstance(error, ApiError) and await self._waits_for_room(error):
+                return None
+            raise
+        return str(Handle.of(owner))
+
+    async def _waits_for_room(self, error: ApiError) -> bool:
+        """Wait if a quota had no room for the group, and time remains."""
+        if not error.is_lack_of_room or time.monotonic() + ROOM_EVERY > self._wait_until:
+            return False
+        if not self._said:
+            _LOG.info("%s waits for a quota: %s", self._name, error.message)
+        self._said = True
+        await asyncio.sleep(ROOM_EVERY)
+        return True
+
+    async def adopt(self, found: Found) -> bool:
+        """Make this try the holder of the group, unless it was changed at the same moment."""
+        owner = await self._owner_of(found)
+        if owner is None:
+            return False
+        version, holder = owner["metadata"]["resourceVersion"], {HOLDER: self._holder}
+        try:
+            owner = await self._annotate(owner, holder, version)
+        except ApiError as error:
+            if error.status in (404, 409):
+                return False
+            raise
+        adopted = Event(event=EventType.ADOPT, at=time.time(), because=self._holder)
+        log = EventLog(self._cluster, owner, self._holder)
+        with suppress(GoneError):
+            while not await log.append([adopted]):
+                pass  # its follower has just added an event
+        return True
+
+    async def delete(self, found: Found) -> None:
+        """Delete a group that cannot be adopted, and wait until its names are free."""
+        owner = await self._owner_of(found)
+        if owner is None:
+            return
+        await delete_workload(self._cluster, owner)
+        await self._cluster.delete("ConfigMap", self._name, uid_of(owner))
+        began = time.monotonic()
+        while True:
+            pods = await _pods_of(self._cluster, owner)
+            if not pods:
+                return
+            if time.monotonic() > began + _deleted_within(pods):
+                for pod in pods:
+                    await _delete_pod(self._cluster, pod, force=True)
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def _owner_of(self, found: Found) -> dict[str, Any] | None:
+        owner = await self._cluster.get("ConfigMap", self._name)
+        return owner if owner and Handle.parse(found.handle).is_of(owner) else None
+
+    def _is_incomplete(self, owner: Manifest) -> bool:
+        """Whether it is this attempt's own group, whose creation was interrupted."""
+        values = annotations(owner)
+        return (
+            is_an_owner(owner, self._name)
+            and values[ATTEMPT] == self._plan.attempt
+            and values[HOLDER] == self._holder
+            and values.get(STARTED) != "true"
+            and not is_being_deleted(owner)
+        )
+
+    async def _annotate(
+        self, owner: Manifest, values: Mapping[str, str], version: str = ""
+    ) -> dict[str, Any]:
+        name, uid, change = self._name, uid_of(owner), {"annotations": values}
+        return await self._cluster.patch("ConfigMap", name, uid, version, metadata=change)
+
+    async def _complete(self, owner: Manifest) -> None:
+        """Create all other objects: first what pods need, then all pods concurrently."""
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def create(manifest: Manifest) -> None:
+            async with room:
+                await self._create(manifest, owner)
+
+        pods = [each for each in self._plan.others if each["kind"] == "Pod"]
+        before = [each for each in self._plan.others if each["kind"] != "Pod"]
+        for manifests in (before, pods):
+            await together(map(create, manifests))
+        await self._annotate(owner, {STARTED: "true"})
+
+    async def _create(self, manifest: Manifest, owner: Manifest) -> None:
+        """Create one object; wait for one of the same name and another owner to be deleted."""
+        began = time.monotonic()
+        while True:
+            try:
+                await self._cluster.create(owned(manifest, owner))
+                return
+            except ApiError as error:
+                if error.reason != "AlreadyExists":
+                    raise
+                there = await self._cluster.get(manifest["kind"], manifest["metadata"]["name"])
+                if there is not None and is_owned_by(there, uid_of(owner)):
+                    return
+                if time.monotonic() > began + _deleted_within([there] if there else []):
+                    raise TemporaryError(in_the_way(manifest, self._plan.namespace)) from error
+                await asyncio.sleep(_LOOK_EVERY)
+
+    async def _seen(self, owner: Manifest, events: Sequence[Event]) -> Seen:
+        """The current observation of every replica of the owner's group."""
+        observed = ObservedGroup(
+            self._plan.job.names(),
+            Handle.of(owner),
+            lambda name: History.of(name, events).restarts,
+        )
+        began = time.time()
+        pods = await self._cluster.list("Pod", labels=f"{JOB_LABEL}={self._name}")
+        there = {name for pod in pods if (name := observed.take(pod)) is not None}
+        observed.looked_at_all(there, began)
+        return observed.seen
+
+
+async def end(cluster: Cluster, handle: Handle, holder: str) -> None:
+    """Delete the group with this handle, if it exists and ``holder`` still holds it."""
+    while True:
+        owner = await cluster.get("ConfigMap", handle.name)
+        if owner is None:
+            await delete_workload_without_owner(cluster, handle)
+            return
+        if not handle.is_of(owner) or annotations(owner)[HOLDER] != holder:
+            return
+        version = owner["metadata"]["resourceVersion"]
+        await delete_workload(cluster, owner)
+        try:
+            await cluster.delete("ConfigMap", handle.name, uid_of(owner), version)
+            return
+        except ApiError as error:
+            if error.status != 409:  # changed meanwhile, perhaps by its next holder
+                raise
+
+
+async def end_pods(cluster: Cluster, handle: Handle, holder: str) -> None:
+    """Delete the pods of the group, if its end is recorded and ``holder`` holds it."""
+    owner = await cluster.get("ConfigMap", handle.name)
+    if owner is None:
+        await delete_workload_without_owner(cluster, handle)
+        return
+    if not handle.is_of(owner) or annotations(owner)[HOLDER] != holder:
+        return
+    if Ended.recorded_in(events_of(owner)) is None:
+        return  # its followers would restart the pods
+    await delete_workload(cluster, owner)
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def delete(pod: Manifest) -> None:
+        async with room:
+            await _delete_pod(cluster, pod, force=False)
+
+    await together(map(delete, await _pods_of(cluster, owner)))
+
+
+async def _pods_of(
+    cluster: Cluster, owner: Manifest, replica: ReplicaName | None = None
+) -> list[dict[str, Any]]:
+    """The pods of the owner's group, or of one replica of it, at every restart count."""
+    job = owner["metadata"]["name"]
+    labels = f"{JOB_LABEL}={job}"
+    if replica is not None:
+        labels += f",{ROLE_LABEL}={replica.role.value},{INDEX_LABEL}={replica.index}"
+    labelled = await cluster.list("Pod", labels=labels)
+    own = [pod for pod in labelled if is_owned_by(pod, uid_of(owner))]
+    if replica is None:
+        return own
+    return [pod for pod in own if without_restarts(pod) == pod_name(job, replica)]  # no copies
+
+
+async def restart_pod(
+    cluster: Cluster, handle: Handle, name: ReplicaName, restart: Restart
+) -> None:
+    """Restart the replica's pod to that restart count, even if another process has begun to.
+
+    Its former pod has ended before: otherwise two would have its DNS name.
+
+    Raises:
+        GoneError: the group no longer exists.
+        TemporaryError: a pod of another group has the name, and remains.
+    """
+    count, began = restart.counts[name], time.monotonic()
+    while True:
+        owner = await read_owner(cluster, handle)
+        pods = await _pods_of(cluster, owner, name)
+        if any(restarts_of(pod) >= count for pod in pods):
+            return
+        is_late = time.monotonic() > began + _deleted_within(pods)
+        force = is_late or name in restart.force
+        alive = [pod for pod in pods if not has_ended(pod)]
+        for pod in pods:
+            if force or not is_being_deleted(pod):
+                await _delete_pod(cluster, pod, force=force)
+        if force or not alive:
+            pod = replica_pod(
+                json.loads(owner["data"][TEMPLATES])[name.role.value],
+                handle.name,
+                name,
+                restarts=count,
+                avoid=restart.avoid.get(name, ""),
+                memory=restart.memory.get(name, 1.0),
+            )
+            try:
+                await cluster.create(owned(pod, owner))
+                return
+            except ApiError as error:
+                if error.reason != "AlreadyExists":
+                    raise
+                if is_late:
+                    raise TemporaryError(in_the_way(pod, handle.namespace)) from error
+        await asyncio.sleep(_LOOK_EVERY)
+
+
+async def restore_shared(cluster: Cluster, handle: Handle, job: Job) -> None:
+    """Create again what all pods of the group need, if it was deleted by hand."""
+    owner = {"metadata": {"name": handle.name, "uid": handle.uid}}
+    for manifest in shared_objects(job, handle.namespace):
+        try:
+            await cluster.create(owned(manifest, owner))
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+
+async def _delete_pod(cluster: Cluster, pod: Manifest, *, force: bool) -> None:
+    """Delete exactly this pod; another one that has its name meanwhile remains."""
+    name, uid = pod["metadata"]["name"], uid_of(pod)
+    try:
+        await cluster.delete("Pod", name, uid, force=force)
+        # Kueue removes its finalizer once a failed pod is replaced, but counts one of another phase
+        # as running, and deletes the pod that is created in its place.
+        if force or pod["status"].get("phase") == "Succeeded":
+            await release(cluster, pod)
+    except ApiError as error:
+        if error.status not in (404, 409):
+            raise

@@ -1,0 +1,177 @@
+"""The output of a group's replicas: live, complete, and repeated only after a follower is killed.
+
+A kubelet, a proxy or the end of this process may interrupt a stream at any time. Every line has the
+time at which its node received it, so a new stream continues after the last emitted line. That
+position is stored with the group's owner at times, for a follower in another process.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from aerotrain.contract.errors import backoff
+from aerotrain.contract.replicas import ReplicaName, Role
+from aerotrain.contract.status import Observation
+from aerotrain.launch.backend import Emit, LogLine
+from aerotrain_airflow.kubernetes.cluster import ApiError, AwayError, Cluster
+from aerotrain_airflow.kubernetes.identity import CONTAINER, POSITIONS, Handle, annotations
+from aerotrain_airflow.kubernetes.lines import moment
+
+#: The number of replicas whose lines are streamed as they are written; those of the others are read
+#: when they or the job end. Each stream is a connection of its own.
+LIVE = 16
+
+#: Seconds for which lines are collected before they are emitted, and the least number of seconds
+#: between two writes of their positions: the lines of that time are repeated if a follower is
+#: killed. One that is replaced stores them at its end.
+_GATHER, STORE_EVERY = 2.0, 60.0
+
+#: Seconds that the logs of ended replicas may take to arrive.
+_REST = 10.0
+
+#: The same for a replica that is about to be restarted.
+_LAST_LINES = 2.0
+
+_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+
+#: The roles whose lines matter most, if there are more replicas than streams.
+_ORDER = (Role.CHIEF, Role.PS, Role.EVALUATOR, Role.DISPATCHER, Role.WORKER, Role.INPUT)
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class PodLogs:
+    """The logs of a group's replicas ``names``; ``emit`` gets each line once.
+
+    It continues at the positions that the last follower stored with the owner. ``spawn`` starts a
+    background task, and handles its failure.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        owner: Mapping[str, Any],
+        names: Iterable[ReplicaName],
+        emit: Emit,
+        spawn: Spawn,
+    ) -> None:
+        self._cluster = cluster
+        self._handle = Handle.of(owner)
+        self._emit = emit
+        self._spawn = spawn
+        # By replica, the times of the last line that was emitted, and of the last that was read.
+        stored = json.loads(annotations(owner).get(POSITIONS, "{}"))
+        self._emitted = {name: at for name, stamp in stored.items() if (at := moment(stamp))}
+        self._read_to = dict(self._emitted)
+        self._stored = dict(self._emitted)
+        self._store_at = time.monotonic() + STORE_EVERY
+        self._collected: list[tuple[str, LogLine]] = []
+        ranked = sorted(names, key=lambda name: (_ORDER.index(name.role), name.index))
+        self._ended = {name: asyncio.Event() for name in ranked}
+        self._live = set(ranked[:LIVE])
+        self._begun: set[ReplicaName] = set()
+        self._pods: dict[ReplicaName, str] = {}
+        self._streams: dict[ReplicaName, asyncio.Task[None]] = {}
+        self._new = asyncio.Event()
+        self._emitting = self._spawn(self._emit_on())
+
+    def follow(self, name: ReplicaName, pod: str, seen: Observation, *, began: bool) -> None:
+        """Stream the lines of its ``pod`` once it ``began``; read once more after it has ended."""
+        self._pods[name] = pod
+        if seen.state.ended:
+            self._ended[name].set()
+        if began:
+            self._begun.add(name)
+        if began and name not in self._streams and (name in self._live or seen.state.ended):
+            self._streams[name] = self._spawn(self._stream(name))
+
+    async def restart(self, names: Iterable[ReplicaName]) -> None:
+        """Read the remaining lines of these replicas, and prepare for their restart."""
+        last = [self._streams.pop(name) for name in names if name in self._streams]
+        for name in names:
+            self._ended[name] = asyncio.Event()
+            self._begun.discard(name)
+        if last:
+            await asyncio.wait(last, timeout=_LAST_LINES)
+        for stream in last:
+            stream.cancel()  # a stream from an unresponsive node would never end
+
+    async def finish(self) -> None:
+        """Wait for the lines of ended replicas, and read the logs that were not streamed."""
+        ended = [stream for name, stream in self._streams.items() if self._ended[name].is_set()]
+        rest = [self._read(name, follow=False) for name in self._begun - self._streams.keys()]
+        waiting = [*ended, *map(asyncio.ensure_future, rest)]
+        if waiting:
+            await asyncio.wait(waiting, timeout=_REST)
+
+    async def close(self) -> None:
+        """Stop reading, and emit what was read."""
+        tasks = [*self._streams.values(), self._emitting]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            self._emit_collected()
+        finally:
+            await self._store()
+
+    async def _stream(self, name: ReplicaName) -> None:
+        ended, pauses = self._ended[name], backoff(_PAUSE, _LONGEST_PAUSE)
+        while True:
+            whole = ended.is_set()  # checked first: a read after the end is complete
+            if await self._read(name, follow=not whole) and whole:
+                return
+            pause = next(pauses)
+            if whole:
+                await asyncio.sleep(pause)
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await ended.wait()
+
+    async def _read(self, name: ReplicaName, *, follow: bool) -> bool:
+        """Read the new lines; returns whether the log was read to its end."""
+        since = self._read_to.get(str(name), "")
+        try:
+            async for stamp, text in self._cluster.log(
+                self._pods[name], container=CONTAINER, since=since, follow=follow
+            ):
+                if stamp > since:
+                    self._collected.append((stamp, LogLine(name, text)))
+                    self._read_to[str(name)] = stamp
+                    self._new.set()
+        except AwayError:
+            return False
+        except ApiError as error:
+            return error.status in (400, 404)  # it never started, or is gone: nothing to read
+        return True
+
+    async def _emit_on(self) -> None:
+        while True:
+            await self._new.wait()
+            await asyncio.sleep(_GATHER)
+            self._emit_collected()
+            if time.monotonic() >= self._store_at:
+                await self._store()
+
+    def _emit_collected(self) -> None:
+        self._new.clear()
+        lines, self._collected = self._collected, []
+        for stamp, line in lines:
+            self._emit(line)
+            self._emitted[str(line.replica)] = stamp
+
+    async def _store(self) -> None:
+        """Store the positions of the emitted lines with the owner, if there are new ones."""
+        self._store_at = time.monotonic() + STORE_EVERY
+        if self._emitted == self._stored:
+            return
+        emitted = dict(self._emitted)
+        positions = {"annotations": {POSITIONS: json.dumps(emitted)}}
+        with suppress(ApiError, AwayError):  # the next positions include these
+            name, uid = self._handle.name, self._handle.uid
+            await self._cluster.patch("ConfigMap", name, uid, metadata=positions)
+            self._stored = emitted

@@ -1,0 +1,180 @@
+"""The state of a group's replicas, from the pods that the API has returned.
+
+At first a follower has observed nothing, which is not the same as a group without pods: no decision
+is made before all pods were observed once.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aerotrain.contract.replicas import ReplicaName
+from aerotrain.contract.status import Observation, State
+from aerotrain_airflow.kubernetes.identity import (
+    KUEUE_QUEUE,
+    Handle,
+    is_owned_by,
+    pod_name,
+    restarts_of,
+    uid_of,
+    without_restarts,
+)
+from aerotrain_airflow.kubernetes.states import (
+    created_at,
+    is_gated,
+    observe_pod,
+    started_at,
+)
+
+Manifest = Mapping[str, Any]
+
+_MISSING = observe_pod(None)
+_REQUESTED = Observation(state=State.PENDING, reason="waits for its pod to be created")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaStatus:
+    """One replica: its observation, and since when, as times of ``time.time()``.
+
+    ``waits_since`` is when its pod was created, requested, or admitted by its queue, and None
+    before that; ``started`` is when its container started, or None. ``pod`` (its name), ``uid``,
+    ``restarts`` (the restart count) and ``node`` are those of its pod; ``restarts`` is None if its
+    pod was never observed.
+    """
+
+    seen: Observation
+    waits_since: float | None = None
+    started: float | None = None
+    pod: str = ""
+    uid: str = ""
+    restarts: int | None = 0
+    node: str = ""
+
+    @property
+    def observation(self) -> Observation:
+        """The observation for the controller; a replica that has started has no waiting time."""
+        waits = self.seen.state is State.PENDING and self.started is None
+        return replace(
+            self.seen,
+            restarts=self.restarts,
+            node=self.node,
+            waits_since=self.waits_since if waits else None,
+        )
+
+    def is_end_of(self, restarts: int) -> bool:
+        """Whether the replica has ended, and was not restarted to this restart count since."""
+        return self.seen.state.ended and self.restarts is not None and restarts <= self.restarts
+
+
+class ObservedGroup:
+    """The replicas ``names`` of the group, each according to its newest pod.
+
+    ``restarts`` gives the restart count of a replica; older pods of it are not used. ``clock`` is
+    ``time.time``, or another one.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[ReplicaName],
+        handle: Handle,
+        restarts: Callable[[ReplicaName], int],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._pods = {pod_name(handle.name, name): name for name in names}
+        self._uid = handle.uid
+        self._restarts = restarts
+        self._clock = clock
+        # When the pod of a restarted replica was created; infinite until then.
+        self._created_at: dict[ReplicaName, float] = {}
+        #: The state of each replica that was observed, or that is missing.
+        self.replicas: dict[ReplicaName, ReplicaStatus] = {}
+        #: When the last list of all pods began; None before the first one.
+        self.looked: float | None = None
+
+    @property
+    def seen(self) -> dict[ReplicaName, Observation]:
+        """The observations of the replicas: of all, once all pods were listed."""
+        return {name: each.observation for name, each in self.replicas.items()}
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether a queue holds the pod of any replica."""
+        return any(
+            each.seen.state is State.PENDING and each.waits_since is None
+            for each in self.replicas.values()
+        )
+
+    def replica_of(self, pod: Manifest) -> ReplicaName | None:
+        """The replica of this group that the pod belongs to, at any restart count."""
+        return self._pods.get(without_restarts(pod)) if is_owned_by(pod, self._uid) else None
+
+    def take(self, pod: Manifest, *, gone: bool = False) -> ReplicaName | None:
+        """Process a pod in its current state, or in its last state before it was ``gone``.
+
+        Returns its replica; None for a pod of another group, or of an earlier restart count, which
+        is being deleted. The first observed end of a pod is final: what follows is its deletion.
+        """
+        name = self.replica_of(pod)
+        if name is None:
+            return None
+        before, restarts = self.replicas.get(name), restarts_of(pod)
+        if restarts < self._restarts(name):
+            return None
+        if before is not None and before.is_end_of(restarts):
+            return name
+        seen, uid = observe_pod(pod), uid_of(pod)
+        if gone and not seen.state.ended:
+            seen = observe_pod(None)
+        known = before if before is not None and before.uid == uid else None
+        self.replicas[name] = ReplicaStatus(
+            seen=seen,
+            waits_since=self._waits_since(pod, known),
+            started=started_at(pod) or (known.started if known else None),
+            pod=pod["metadata"]["name"],
+            uid=uid,
+            restarts=restarts,
+            node=pod["spec"].get("nodeName", ""),
+        )
+        return name
+
+    def _waits_since(self, pod: Manifest, known: ReplicaStatus | None) -> float | None:
+        """Since when a pod waits to start; time in a queue, which may be hours, does not count.
+
+        The pod does not have the time of its admission: it is when this follower observed it.
+        """
+        if is_gated(pod):
+            return None
+        if known is not None:
+            return known.waits_since or self._clock()
+        is_queued = KUEUE_QUEUE in (pod["metadata"].get("labels") or {})
+        return self._clock() if is_queued else created_at(pod)
+
+    def looked_at_all(self, there: Collection[ReplicaName], began: float) -> None:
+        """Record that a list of all pods, begun at ``began``, had those of the replicas ``there``.
+
+        A pod that is being created, or was created after that, does not count as missing.
+        """
+        for name in set(self._pods.values()) - set(there):
+            before = self.replicas.get(name)
+            if self._created_at.get(name, 0.0) >= began or (before and before.seen.state.ended):
+                continue
+            last = before or ReplicaStatus(seen=_MISSING, restarts=None)
+            self.replicas[name] = replace(last, seen=_MISSING)
+        self.looked = began
+
+    def creating(self, counts: Mapping[ReplicaName, int], now: float) -> None:
+        """New pods are being created for these from ``now`` on; they do not count as missing."""
+        for name, count in counts.items():
+            self._created_at[name] = float("inf")
+            self.replicas[name] = ReplicaStatus(seen=_REQUESTED, waits_since=now, restarts=count)
+
+    def not_created(self, names: Iterable[ReplicaName]) -> None:
+        """The new pods could not be created: the restart is still to be carried out."""
+        for name in names:
+            self._created_at.pop(name, None)
+            self.replicas[name] = replace(self.replicas[name], restarts=None)
+
+    def created(self, names: Iterable[ReplicaName], now: float) -> None:
+        """The pods were created: a list that begins later must include them."""
+        self._created_at.update(dict.fromkeys(names, now))

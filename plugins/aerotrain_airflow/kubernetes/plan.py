@@ -1,0 +1,217 @@
+"""Makes the manifests that run a job as pods: a value, without side effects.
+
+One ConfigMap owns all other objects, so that one deletion removes all. The manifests have no owner
+uid, which only the cluster assigns; their YAML also works with ``kubectl apply``.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from aerotrain.contract.environment import Variable, cluster_of
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.job import Job
+from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH
+from aerotrain_airflow.kubernetes.identity import (
+    ATTEMPT,
+    DESCRIPTION,
+    JOB_LABEL,
+    WORKLOAD,
+    Handle,
+    kueue_group,
+    pod_name,
+)
+from aerotrain_airflow.kubernetes.pod import (
+    PORT,
+    Manifest,
+    PodSettings,
+    Queue,
+    replica_pod,
+    role_pod,
+)
+
+__all__ = ["PodPlan", "PodSettings", "plan_pods"]
+
+#: Linux limits a variable, including its name, to this size: MAX_ARG_STRLEN in execve(2).
+_LONGEST_VARIABLE = 128 * 1024
+
+#: The version of what a group stores in its owner. Groups with another one are not adopted.
+LAYOUT = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodPlan:
+    """All objects that one launch of a job would create in a namespace.
+
+    ``others`` are in the order of their creation; ``description`` is the same for every launch of
+    the same job, and different if anything in it differs.
+    """
+
+    job: Job
+    attempt: str
+    namespace: str
+    description: str
+    owner: Manifest
+    others: tuple[Manifest, ...]
+
+    @property
+    def handle(self) -> str:
+        """``namespace/job/attempt``."""
+        return str(Handle(self.namespace, self.job.name, self.attempt))
+
+    def __str__(self) -> str:
+        # Copied, so that no parts are shared: YAML anchors and aliases are hard to read.
+        manifests = json.loads(json.dumps((self.owner, *self.others)))
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+        return yaml.dump_all(manifests, Dumper=dumper, sort_keys=False, width=1000)
+
+
+def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
+    """The manifests of one launch of ``job``.
+
+    Raises:
+        SpecError: the job cannot run as pods, or a template sets a reserved field.
+    """
+    _check(job, settings)
+    anonymous = json.dumps([LAYOUT, _manifests(job, "", settings)], sort_keys=True)
+    description = hashlib.sha256(anonymous.encode()).hexdigest()
+    owner, *others = _manifests(job, attempt, settings)
+    owner["metadata"]["annotations"] = {ATTEMPT: attempt, DESCRIPTION: description}
+    if Queue.parse(settings.queue).system == "kueue":
+        owner["metadata"]["annotations"][WORKLOAD] = kueue_group(job.name, attempt)
+    return PodPlan(
+        job=job,
+        attempt=attempt,
+        namespace=settings.namespace,
+        description=description,
+        owner=owner,
+        others=tuple(others),
+    )
+
+
+def _check(job: Job, settings: PodSettings) -> None:
+    longest = max((pod_name(job.name, name) for name in job.names()), key=len)
+    if len(longest) > DNS_LABEL_LENGTH:
+        raise SpecError(
+            f"the pod {longest!r} would have a name of {len(longest)} letters and "
+            f"{DNS_LABEL_LENGTH} are allowed; give the job a shorter name"
+        )
+    if not DNS_LABEL.fullmatch(settings.namespace) or len(settings.namespace) > DNS_LABEL_LENGTH:
+        raise SpecError(
+            f"[aerotrain] namespace is {settings.namespace!r}, which is no namespace's name; "
+            f"use at most {DNS_LABEL_LENGTH} lower-case letters, digits and hyphens"
+        )
+    if job.store.startswith("file://"):
+        raise SpecError(
+            f"the store of {job.name} is {job.store!r}, and pods share no disk; set "
+            "[aerotrain] store to an s3:// URL"
+        )
+    if job.code is not None and ("://" not in job.code or job.code.startswith("file://")):
+        raise SpecError(
+            f"the code of {job.name} is {job.code!r}, which no pod can reach; pack it into the "
+            "store and give the archive's s3:// URL"
+        )
+
+
+def _manifests(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
+    queue = Queue.parse(settings.queue)
+    manifests = [_owner(job), *_shared(job)]
+    if queue.system == "volcano":
+        manifests.append(_pod_group(job, queue))
+    manifests += _pods(job, attempt, settings)
+    return [_named(each, job, settings.namespace) for each in manifests]
+
+
+def shared_objects(job: Job, namespace: str) -> list[Manifest]:
+    """The objects that all pods of a job need while they run."""
+    return [_named(each, job, namespace) for each in _shared(job)]
+
+
+def _shared(job: Job) -> list[Manifest]:
+    several = len(list(job.names())) > 1
+    return [*([_service(job)] if several else []), _network_policy(job, several=several)]
+
+
+def _named(manifest: Manifest, job: Job, namespace: str) -> Manifest:
+    labels = {
+        "app.kubernetes.io/name": "aerotrain",
+        "app.kubernetes.io/managed-by": "aerotrain",
+        JOB_LABEL: job.name,
+    }
+    metadata = manifest["metadata"]
+    named = {
+        "name": job.name,
+        "namespace": namespace,
+        **metadata,
+        "labels": {**labels, **metadata.get("labels", {})},
+    }
+    return {**manifest, "metadata": named}
+
+
+def _owner(job: Job) -> Manifest:
+    """The ConfigMap with what the replicas share, and the owner of all other objects."""
+    addresses = {name: f"{name}.{job.name}:{PORT}" for name in job.names()}
+    data = {
+        "job.json": job.to_json(),
+        "cluster.json": json.dumps(cluster_of(job, addresses), sort_keys=True),
+    }
+    for key, text in data.items():
+        size = len(f"{Variable.CLUSTER}=") + len(text.encode()) + 1
+        if size > _LONGEST_VARIABLE:
+            raise SpecError(
+                f"the {key} of {job.name} takes {size} bytes and a variable holds "
+                f"{_LONGEST_VARIABLE}; put what is large in its arguments into the store, or "
+                "ask for fewer replicas"
+            )
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "data": data}
+
+
+def _service(job: Job) -> Manifest:
+    """DNS names for the pods, also before they are ready, because they wait for each other."""
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {JOB_LABEL: job.name},
+        "ports": [{"name": "grpc", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
+    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {}, "spec": spec}
+
+
+def _network_policy(job: Job, *, several: bool) -> Manifest:
+    """Allow only the job's own pods to reach its pods: TensorFlow's servers do not authenticate."""
+    own = {"matchLabels": {JOB_LABEL: job.name}}
+    rule: dict[str, Any] = {"from": [{"podSelector": own}]}
+    if not any(replica.resources.gpu for replica in job.replicas):
+        rule["ports"] = [{"protocol": "TCP", "port": PORT}]  # NCCL would choose others
+    spec = {
+        "podSelector": own,
+        "policyTypes": ["Ingress"],
+        "ingress": [rule] if several else [],
+    }
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {},
+        "spec": spec,
+    }
+
+
+def _pod_group(job: Job, queue: Queue) -> Manifest:
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {},
+        "spec": {"minMember": len(list(job.names())), "queue": queue.name},
+    }
+
+
+def _pods(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
+    """A pod for every replica; the part that a role's pods share is computed once."""
+    shared = {
+        replica.role: json.dumps(role_pod(job, replica, attempt, settings))
+        for replica in job.replicas
+    }
+    return [replica_pod(json.loads(shared[name.role]), job.name, name) for name in job.names()]

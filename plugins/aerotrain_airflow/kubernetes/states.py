@@ -1,0 +1,241 @@
+"""Interprets the status of a pod as the state of its replica.
+
+The end of a container is visible a second before the phase of its pod changes, and has more
+details. ``reasons`` defines what the reasons mean. An end or a wait with an unknown reason is still
+an end or a wait, but an unknown phase is an error.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from aerotrain.contract.errors import ExitCode, FinalError, TerminationMessage
+from aerotrain.contract.status import Failure, Observation, State, observed_exit
+from aerotrain.launch.restart_policy import FROM_OUTSIDE
+from aerotrain_airflow.kubernetes.identity import CONTAINER
+from aerotrain_airflow.kubernetes.reasons import Place, Row, row_of
+
+Part = Mapping[str, Any]
+
+#: Messages of Python or the kernel for an image that can run no replica, at any exit code.
+_WRONG_IMAGE = {
+    "No module named aerotrain": "aerotrain is not installed in its image; see images/training",
+    "No module named 'aerotrain'": "aerotrain is not installed in its image; see images/training",
+    "exec format error": "its image is built for another processor architecture",
+}
+
+#: The exit codes that a replica itself chooses.
+_OWN_CODES = (
+    ExitCode.OK,
+    ExitCode.FINAL,
+    ExitCode.TEMPORARY,
+    ExitCode.FROZEN,
+    ExitCode.SUPERSEDED,
+)
+
+
+def observe_pod(pod: Part | None) -> Observation:
+    """The state of the replica in this pod, given as the API's JSON; None for a deleted pod.
+
+    Raises:
+        FinalError: the phase of the pod is unknown to this version.
+    """
+    if pod is None:
+        reason = "is gone: its pod was deleted from outside, or its node left"
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE)
+    status = pod.get("status") or {}
+    own, others = _containers(status)
+    phase = status.get("phase", "Pending")
+    deleted = "deletionTimestamp" in pod["metadata"]
+    if "terminated" in own:
+        return _own_end(own["terminated"], status, deleted=deleted)
+    if phase == "Succeeded":
+        return observed_exit(ExitCode.OK)
+    if phase == "Failed":
+        return _taken_down(status) or _failed_side_car(others) or _failed_somehow(status)
+    if phase == "Unknown":
+        reason = "was lost: its node no longer answers"
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE)
+    if phase not in ("Pending", "Running"):
+        raise FinalError(
+            f"the pod {pod['metadata']['name']} is in phase {phase!r}; this aerotrain knows "
+            "Pending, Running, Succeeded, Failed and Unknown: use a later one"
+        )
+    if deleted or status.get("reason") == "NodeLost":
+        reason = "is being deleted from outside"
+        by_hand = Observation(state=State.LOST, reason=reason, failure=Failure.PREEMPTED)
+        return _taken_down(status) or by_hand
+    side_car = _failed_side_car(others)
+    if side_car is not None:
+        return side_car
+    if "running" in own:
+        return Observation(state=State.RUNNING, reason=_silence_of_node(status))
+    return _waiting(status, own, others)
+
+
+def has_ended(pod: Part) -> bool:
+    """Whether none of the pod's containers runs or will."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_gated(pod: Part) -> bool:
+    """Whether the scheduler may not place the pod yet, as before its queue admits it."""
+    return bool(pod["spec"].get("schedulingGates"))
+
+
+def created_at(pod: Part) -> float:
+    """When the pod was created, as a time of ``time.time()``."""
+    return _time(pod["metadata"]["creationTimestamp"])
+
+
+def started_at(pod: Part) -> float | None:
+    """When the replica in the pod started; None if it never did."""
+    own, _ = _containers(pod.get("status") or {})
+    stamps = [state.get("startedAt") for kind, state in own.items() if kind != "waiting"]
+    # For a container that could not be started, the time is that of the epoch or earlier.
+    return next((at for stamp in stamps if stamp and (at := _time(stamp)) > 0), None)
+
+
+def _time(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()
+
+
+def _containers(status: Part) -> tuple[Part, dict[str, Part]]:
+    """The state of the replica's container, which may be empty, and those of all others."""
+    statuses = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    states: dict[str, Part] = {each["name"]: each.get("state") or {} for each in statuses}
+    return states.pop(CONTAINER, {}), states
+
+
+def _own_end(ended: Part, status: Part, *, deleted: bool) -> Observation:
+    """How the replica ended: by itself, or because of the cluster."""
+    code, known = ended["exitCode"], _known_end(ended)
+    if known is not None and ended.get("reason") != "ContainerStatusUnknown":
+        return known
+    if code not in _OWN_CODES:
+        taken = _taken_down(status, code)  # the cause of the preemption, not its exit code
+        if taken is not None:
+            return taken
+        if deleted and code in FROM_OUTSIDE:
+            reason = "was deleted from outside"
+            return Observation(
+                state=State.LOST, exit_code=code, reason=reason, failure=Failure.PREEMPTED
+            )
+    return known or _exit(code, _message(ended))
+
+
+def _known_end(ended: Part) -> Observation | None:
+    """An end that the container's reason explains."""
+    reason = ended.get("reason", "")
+    row = row_of(Place.TERMINATED, reason)
+    if row is None:
+        return None
+    # The message of a container that was started is its own, not the reason of its end.
+    message = _message(ended) if row.state is State.FAILED else ""
+    return _observation(row, reason, message, ended["exitCode"])
+
+
+def _exit(code: int, message: str) -> Observation:
+    """An end that the exit code explains, with the termination message."""
+    for words, reason in _WRONG_IMAGE.items():
+        if code not in _OWN_CODES and words in message:
+            return Observation(state=State.FAILED, exit_code=code, reason=f"cannot run: {reason}")
+    if not message or code == ExitCode.OK:
+        return observed_exit(code)
+    # A replica's own message and that of its probe are complete; others are the end of the log,
+    # which says nothing of a signal from outside.
+    is_whole = code in _OWN_CODES or TerminationMessage.parse(message).no_heartbeat
+    if is_whole:
+        return observed_exit(code, message)
+    return observed_exit(code, "" if code in FROM_OUTSIDE else message.splitlines()[-1])
+
+
+def _taken_down(status: Part, code: int | None = None) -> Observation | None:
+    """Why the cluster ended the pod, if it did."""
+    reason = status.get("reason", "")
+    row = row_of(Place.POD, reason)
+    if reason and row is not None:
+        return _observation(row, reason, _message(status), code)
+    disruption = _condition(status, "DisruptionTarget")
+    reason = disruption.get("reason", "")
+    row = row_of(Place.DISRUPTION, reason)
+    if disruption.get("status") == "True" and row is not None:
+        return _observation(row, reason, _message(disruption), code)
+    return None
+
+
+def _failed_side_car(others: Mapping[str, Part]) -> Observation | None:
+    """The failure of a side-car or init container, which also ends the replica."""
+    for name, state in others.items():
+        ended = state.get("terminated")
+        if ended is not None:
+            seen = _known_end(ended) or _exit(ended["exitCode"], _message(ended))
+            if seen.state is not State.SUCCEEDED:
+                reason = f"ended with its container {name!r}, which {seen.reason}"
+                return Observation(state=seen.state, reason=reason, failure=seen.failure)
+    return None
+
+
+def _failed_somehow(status: Part) -> Observation:
+    said = _message(status) or "Kubernetes does not say why"
+    return Observation(state=State.LOST, reason=f"failed: {said}")
+
+
+def _silence_of_node(status: Part) -> str:
+    """A sentence if the node no longer reports on the pod, else nothing.
+
+    Then Kubernetes sets the pod to not ready, while the node's last report is that its containers
+    are ready.
+    """
+    ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
+    is_gated = ready.get("reason") == "ReadinessGatesNotReady"
+    if ready.get("status") != "False" or containers.get("status") != "True" or is_gated:
+        return ""
+    return "is on a node that is not ready: unless the node responds again, the pod is evicted"
+
+
+def _waiting(status: Part, own: Part, others: Mapping[str, Part]) -> Observation:
+    """What a pod that has not started is waiting for; the wait may be futile."""
+    waits = [state["waiting"] for state in (*others.values(), own) if "waiting" in state]
+    seen = [_explained(Place.WAITING, wait) for wait in waits]
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        seen.append(_explained(Place.SCHEDULED, scheduled))
+    return _most_telling(seen)
+
+
+def _most_telling(seen: Sequence[Observation]) -> Observation:
+    """A futile wait, or else the one with the longest reason: the usual ones are short."""
+    final = [each for each in seen if each.state is State.FAILED]
+    return max(final or seen, key=lambda each: len(each.reason), default=_PENDING)
+
+
+_PENDING = Observation(state=State.PENDING, reason="waits to be placed on a node")
+
+
+def _explained(place: Place, part: Part) -> Observation:
+    reason, message = part.get("reason", ""), _message(part)
+    if reason == "ImagePullBackOff" and ": ErrImagePull: " in message:
+        # The two reasons alternate every few seconds; the message to the user should not.
+        reason, message = "ErrImagePull", message.partition(": ErrImagePull: ")[2]
+    row = row_of(place, reason, message)
+    return _PENDING if row is None else _observation(row, reason, message)
+
+
+def _condition(status: Part, kind: str) -> Part:
+    conditions = status.get("conditions") or ()
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+def _message(part: Part) -> str:
+    return (part.get("message") or "").strip()
+
+
+def _observation(row: Row, reason: str, message: str, code: int | None = None) -> Observation:
+    said = ": ".join(filter(None, (reason, message)))
+    what = f"{row.what} ({said})" if said else row.what
+    todo = f"; {row.todo}" if row.todo else ""
+    return Observation(state=row.state, exit_code=code, reason=what + todo, failure=row.failure)

@@ -1,0 +1,142 @@
+"""The driver of all backends: observes, calls the controller, and carries out its decisions."""
+
+import asyncio
+import time
+from contextlib import suppress
+from logging import getLogger
+
+from aerotrain.contract.errors import AerotrainError, FinalError
+from aerotrain.contract.status import State
+from aerotrain.launch.backend import (
+    Backend,
+    Emit,
+    GoneError,
+    Group,
+    NotNowError,
+    PlanT,
+    Say,
+)
+from aerotrain.launch.controller import Controller
+from aerotrain.launch.decision import Decision, Ended, Restart, Wait
+from aerotrain.launch.output import Listener
+
+#: Seconds until the next decision after one that could not be carried out.
+AGAIN_AFTER = 2.0
+
+_LOG = getLogger(__name__)
+
+
+async def start(backend: Backend[PlanT], plan: PlanT) -> str:
+    """Create the group of ``plan``, or adopt that of an earlier attempt; returns its handle.
+
+    A job has one group. An existing one is adopted if it has the same description and can still
+    succeed; otherwise it is deleted first.
+
+    Raises:
+        FinalError: the plan cannot be started here, and another attempt would not help.
+        TemporaryError: it may be possible to start it later.
+    """
+    async with backend.claim(plan) as claim:
+        while True:
+            found = await claim.find()
+            if found is None:
+                handle = await claim.create()
+                if handle is not None:
+                    return handle
+                continue
+            controller = Controller(job=plan.job, created=found.created)
+            if found.matches and controller.can_adopt(found.events, found.seen, time.time()):
+                if await claim.adopt(found):
+                    _LOG.info("adopted %s, which an earlier try has started", found.handle)
+                    return found.handle
+            else:
+                await claim.delete(found)
+
+
+async def follow(
+    backend: Backend[PlanT], handle: str, *, emit: Emit, say: Say, until: float | None
+) -> Ended:
+    """Follow a group until its job has ended, restarting failed replicas; returns how it ended.
+
+    ``until`` is a time of ``time.time()`` at which the task's own timeout ends.
+    """
+    listener, is_said = Listener(emit), False
+    while True:
+        try:
+            async with backend.open(handle, listener.emit, say) as group:
+                return await _Following(group, listener, say, until).run()
+        except GoneError as error:
+            return Ended(state=State.LOST, reason=str(error))
+        except NotNowError as error:  # the group cannot be read
+            if until is not None and time.time() > until:
+                raise
+            if not is_said:
+                say(f"{error}: the job is followed once that is possible again")
+            is_said = True
+        finally:
+            listener.release()
+        await asyncio.sleep(AGAIN_AFTER)
+
+
+class _Following:
+    def __init__(self, group: Group, listener: Listener, say: Say, until: float | None) -> None:
+        self._group = group
+        self._listener = listener
+        self._say = say
+        self._controller = Controller(job=group.job, created=group.created, until=until)
+        self._not_before = 0.0  # a time of time.monotonic() after a NotNowError; else 0
+        self._said = ""  # the last restart, which is repeated until it is possible
+
+    async def run(self) -> Ended:
+        wait, look_again = 0.0, False
+        while True:
+            look = await self._group.observe(wait, look_again=look_again)
+            decision = self._controller.decide(
+                self._group.events, look, time.time(), self._listener.last_step
+            )
+            if isinstance(decision.action, Ended):
+                if await self._record_end(decision):
+                    await self._group.finish(decision.action)
+                    self._listener.reported(decision.action.reason)
+                    return decision.action
+                wait, look_again = 0.0, False
+                continue
+            try:
+                wait = await self._carry_out(decision)
+            except AerotrainError as error:  # such as a name that was taken, or a lost permission
+                is_final = isinstance(error, FinalError)
+                return Ended(state=State.FAILED if is_final else State.LOST, reason=str(error))
+            look_again = isinstance(decision.action, Wait) and decision.action.look_again
+
+    async def _record_end(self, decision: Decision) -> bool:
+        """Record the end; False if another process was first, so that the end may be another."""
+        with suppress(GoneError, NotNowError):  # the job has ended in any case
+            return await self._group.append(decision.events)
+        return True
+
+    async def _carry_out(self, decision: Decision) -> float:
+        """Carry out a decision; returns how many seconds to wait unless something changes.
+
+        If that is not possible now, the decision is made again later.
+        """
+        if time.monotonic() < self._not_before:
+            return AGAIN_AFTER
+        try:
+            if decision.events and not await self._group.append(decision.events):
+                return 0.0
+            match decision.action:
+                case Restart():
+                    if self._said != str(decision.action):
+                        self._said = str(decision.action)
+                        self._say(self._said)
+                        self._listener.reported(self._said)
+                    await self._group.restart(decision.action)
+                    self._not_before = 0.0
+                    return 0.0
+                case Wait(until):
+                    return max(0.0, until - time.time())
+        except NotNowError as error:
+            if not self._not_before:
+                self._say(f"{error}: failed replicas are restarted once that is possible again")
+            self._not_before = time.monotonic() + AGAIN_AFTER
+        return AGAIN_AFTER

@@ -1,0 +1,204 @@
+"""The restart policy: whether a replica is restarted after a failure, with which others, and when.
+
+Airflow's retries are the outer layer. What is final here would fail the same way there; if only the
+restart budget is used up, another attempt may help.
+"""
+
+import signal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from aerotrain.contract.errors import ExitCode
+from aerotrain.contract.event_log import Event
+from aerotrain.contract.job import Job, Restarts
+from aerotrain.contract.replicas import ReplicaName, Role
+from aerotrain.contract.status import Failure, Observation
+from aerotrain.launch.history import is_alike
+
+#: The number of failures in a row with the same message at the same step after which the program
+#: itself is considered the cause, so that a restart would not help.
+ALIKE = 3
+
+
+class Remedy(StrEnum):
+    """What happens after a failure, as a part of a sentence about the replica."""
+
+    RESTART = "is restarted"
+    OTHER_NODE = "is restarted, elsewhere if possible"
+    MORE_MEMORY = "is restarted with more memory"
+    RETRY = "is left to the task's retries"
+    NONE = "would fail again"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a replica is restarted after a failure of one kind, and the budget that it uses."""
+
+    remedy: Remedy
+    budget: str
+    may_be_a_bug: bool = False
+
+
+# One row per failure kind.
+RULES: Mapping[Failure, Rule] = {
+    Failure.CRASH: Rule(Remedy.RESTART, "crashes", may_be_a_bug=True),
+    Failure.TEMPORARY: Rule(Remedy.RESTART, "crashes"),
+    Failure.HANG: Rule(Remedy.OTHER_NODE, "hangs", may_be_a_bug=True),
+    Failure.MEMORY: Rule(Remedy.MORE_MEMORY, "memory"),
+    Failure.PREEMPTED: Rule(Remedy.OTHER_NODE, "preemptions"),
+    Failure.NODE: Rule(Remedy.OTHER_NODE, "preemptions"),
+    Failure.START: Rule(Remedy.OTHER_NODE, "starts"),
+}
+
+#: The failure kinds that a replica has when one of its peers is gone.
+MISSES_A_PEER = (Failure.HANG, Failure.TEMPORARY)
+
+#: Exit codes of signals from outside: SIGTERM, or SIGKILL if it did not respond to that. They do
+#: not point to the program as the cause.
+FROM_OUTSIDE = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What happens after a failure, and why; ``why`` follows the replica's name in a sentence."""
+
+    remedy: Remedy
+    why: str
+
+    @property
+    def is_restarted(self) -> bool:
+        return self.remedy not in (Remedy.RETRY, Remedy.NONE)
+
+
+def kind_of(seen: Observation) -> Failure:
+    """The failure kind; a failure without an explanation is a crash."""
+    return seen.failure or Failure.CRASH
+
+
+def judge(
+    seen: Observation, step: int | None, earlier: Sequence[Event], budgets: Restarts
+) -> Verdict:
+    """The verdict on a failure at ``step``, after the ``earlier`` ones of the same replica.
+
+    ``step`` is None if it is unknown: the log may not have been readable.
+    """
+    rule = RULES[kind_of(seen)]
+    if rule.may_be_a_bug and seen.exit_code not in FROM_OUTSIDE and step is not None:
+        alike = [each for each in earlier[1 - ALIKE :] if is_alike(each, seen.reason, step)]
+        if len(alike) == ALIKE - 1:
+            return Verdict(
+                Remedy.NONE, f"{seen.reason}: {ALIKE} times at step {step}, so it would fail again"
+            )
+    budget = getattr(budgets, rule.budget)
+    spent = sum(each.times for each in earlier if RULES[Failure(each.kind)].budget == rule.budget)
+    if spent >= budget:
+        used = f"it was restarted {spent} times, and restarts.{rule.budget} is {budget}"
+        return Verdict(Remedy.RETRY, f"{seen.reason}; {used}")
+    return Verdict(
+        rule.remedy, f"{seen.reason}; it {rule.remedy} ({spent + 1} of {budget} {rule.budget})"
+    )
+
+
+#: Seconds for the other replicas that are restarted with a failed one to end by themselves: they
+#: notice the failure within 2 s, and may still be uploading a checkpoint.
+SETTLE = 3.0
+
+#: The same after a preemption: they first save a checkpoint, within a grace period of 8 s.
+SETTLE_PREEMPTED = 10.0
+
+#: Seconds in which the cause of a failure without one of its own may still be observed.
+CAUSE_SHOWS = 1.0
+
+#: Seconds before the third restart of a replica in a row, and the maximum. The pause doubles each
+#: time, and starts again once a replica has run for ``_LIVED`` seconds.
+_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_LIVED = 600.0
+
+#: The factor for a replica's memory each time that it ran out.
+_MORE_MEMORY = 1.5
+
+
+def not_before(
+    failures: Mapping[ReplicaName, tuple[Event, Sequence[Event]]], *, all_ended: bool
+) -> float:
+    """The time of the restart after these failures, each with the replica's earlier ones.
+
+    ``all_ended`` means that all replicas to be restarted have ended already.
+    """
+    events = [event for event, _ in failures.values()]
+    first = min(event.at for event in events)
+    times = [event.at + _pause(event, earlier) for event, earlier in failures.values()]
+    kinds = {event.kind for event in events}
+    if not all_ended:
+        times.append(first + (SETTLE_PREEMPTED if Failure.PREEMPTED in kinds else SETTLE))
+    if kinds == {Failure.TEMPORARY}:
+        times.append(first + CAUSE_SHOWS)
+    return max(times)
+
+
+def _pause(failure: Event, earlier: Sequence[Event]) -> float:
+    """No pause after the first two failures, then longer ones until it has run for ``_LIVED``."""
+    in_a_row = 0
+    later = failure.at
+    for event in reversed(earlier):
+        if later - event.at > _LIVED:
+            break
+        in_a_row, later = in_a_row + 1, event.at
+    return min(_PAUSE * 2.0 ** (in_a_row - 2), _LONGEST_PAUSE) if in_a_row >= 2 else 0.0
+
+
+def memory_factor(failures: Iterable[Event]) -> float:
+    """The factor for the memory of a replica after these failures."""
+    return _MORE_MEMORY ** sum(each.times for each in failures if each.kind == Failure.MEMORY)
+
+
+class Topology(StrEnum):
+    """How the replicas of a job depend on each other, in the words of the documentation."""
+
+    SERVED = "`parameter_server`"
+    GANG = "`multi_worker_mirrored`, `dtensor` over processes"
+    ALONE = "any of one process"
+    ANY = "any"
+
+    @classmethod
+    def of(cls, job: Job) -> "Topology":
+        """The topology of a job, without its evaluator and its input."""
+        if job.rules.ps:
+            return cls.SERVED
+        return cls.GANG if job.rules.peers and job.count(Role.WORKER) else cls.ALONE
+
+
+@dataclass(frozen=True)
+class Row:
+    """If a replica of ``role`` fails, all those of the roles ``together`` restart with it."""
+
+    topology: Topology
+    role: Role
+    together: tuple[Role, ...] = ()
+
+
+#: The replicas that are restarted after a failure; docs/recovery.md has the same table. Those that
+#: are not named continue.
+MATRIX: tuple[Row, ...] = (
+    Row(Topology.SERVED, Role.WORKER),
+    Row(Topology.SERVED, Role.PS, (Role.PS, Role.CHIEF)),
+    Row(Topology.SERVED, Role.CHIEF),
+    Row(Topology.GANG, Role.CHIEF, (Role.CHIEF, Role.WORKER)),
+    Row(Topology.GANG, Role.WORKER, (Role.CHIEF, Role.WORKER)),
+    Row(Topology.ALONE, Role.CHIEF),
+    Row(Topology.ANY, Role.EVALUATOR),
+    Row(Topology.ANY, Role.INPUT),
+    Row(Topology.ANY, Role.DISPATCHER, (Role.CHIEF, Role.WORKER, Role.INPUT)),
+)
+
+
+def replicas_to_restart(job: Job, failed: Collection[ReplicaName]) -> frozenset[ReplicaName]:
+    """The replicas to restart if these failed; those that still run are ended first."""
+    together = {role for name in failed for role in _row_of(job, name.role).together}
+    return frozenset(failed) | {name for name in job.names() if name.role in together}
+
+
+def _row_of(job: Job, role: Role) -> Row:
+    topologies = (Topology.of(job), Topology.ANY)
+    return next(row for row in MATRIX if row.role is role and row.topology in topologies)

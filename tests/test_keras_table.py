@@ -1,0 +1,77 @@
+"""Every loss and metric of Keras, and ways of a user's own, where batches are shared."""
+
+import itertools
+import json
+
+import pytest
+from benchmarks.keras_table import missing
+
+from support.training_fixtures import start_python
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
+
+#: What needs a whole batch, and is named before the first step.
+WHOLE = {
+    "Circle",
+    "Dice",
+    "Dice masked",
+    "Tversky",
+    "Tversky masked",
+    "mean_distance",  # a number for a batch, which Keras multiplies by the weight of each record
+    "largest_distance",
+    "a loss of the whole batch",
+    "compute_loss, the root of a mean",
+    "compute_loss with negatives in the batch",
+    "state of a layer",
+}
+#: What replicas cannot do, and what one device cannot cut.
+REFUSED = {
+    "averages that overwrite weights": {"mirrored", "central_storage"},
+    "train_step with an added term": {"gradient_accumulation_steps"},
+    "train_step with a loss of masked steps": {"gradient_accumulation_steps"},
+    "train_step with two optimizers": {"gradient_accumulation_steps"},
+    "train_step that creates variables": {
+        "gradient_accumulation_steps",
+        "mirrored",
+        "central_storage",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory):
+    # The table sets up devices of its own, and nothing may have run before.
+    words, folder = ["-m", "benchmarks.keras_table", "--quick"], tmp_path_factory.mktemp("table")
+    with start_python(words, folder) as process:
+        output = process.communicate(timeout=800)[0]
+        assert process.returncode == 0, output[-4000:]
+    return [json.loads(line) for line in output.splitlines() if line.startswith('{"kind"')]
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [
+        *itertools.product(
+            ("loss", "metric", "model"), ("gradient_accumulation_steps", "mirrored")
+        ),
+        ("model", "central_storage"),
+    ],
+)
+def test_a_shared_batch_counts_as_in_fit_or_is_named_before_the_first_step(cells, kind, setting):
+    found = {
+        cell["row"].partition(" (")[0]: (cell["outcome"], cell["detail"])
+        for cell in cells
+        if (cell["kind"], cell["setting"]) == (kind, setting)
+    }
+    assert found
+    for row, (outcome, detail) in found.items():
+        if setting in REFUSED.get(row, ()):
+            assert outcome == "refused", f"{row}: {outcome}, {detail}"
+        elif row in WHOLE and (kind, row) != ("metric", "mean_distance"):
+            assert outcome == "said", f"{row}: {outcome}, {detail}"
+        else:
+            assert outcome == "equal", f"{row}: {outcome}, {detail}"
+
+
+def test_every_loss_and_metric_of_keras_has_a_row():
+    assert not missing()
