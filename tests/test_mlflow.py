@@ -122,7 +122,7 @@ def test_a_run_that_predicts_has_the_url_of_its_predictions_once_they_are_whole(
 ) -> None:
     finalize = run.tasks()["predict.finalize"]
     found = recorded(finalize)
-    assert found.tags["predict.finalize"] == run.predictions
+    assert found.tags["predict.finalize"] == f"{run.predictions}/data"
     assert found.tags["airflow"].endswith("/dags/flats/runs/one")
     assert record_of(EndedTask(finalize.task), Settings.read()) is None
 

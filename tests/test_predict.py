@@ -13,11 +13,11 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.predicting import PredictArguments
-from aerotrain.data.dataset import Feature
+from aerotrain.data.dataset import Feature, load_dataset
 from aerotrain.prediction import finalize, partition, plan
 from aerotrain.replica import Replica
 from aerotrain.serving.servable import Servable
-from aerotrain.standalone import CHIEF
+from aerotrain.standalone import CHIEF, prepare
 from aerotrain.store import open_store, publish
 
 pytestmark = pytest.mark.process
@@ -88,7 +88,8 @@ def predict(step):
         planned = step(plan, model="serving", **arguments)
         for each in planned["partitions"]:
             step(partition, **each)
-        return open_store(step(finalize, predictions=planned["predictions"]))
+        assert step(finalize, predictions=planned["predictions"]).startswith(planned["predictions"])
+        return open_store(planned["predictions"])
 
     return run
 
@@ -142,10 +143,64 @@ def test_each_record_of_a_table_without_labels_has_one_row_with_what_is_kept(mod
     assert manifest["model"].endswith("flats/serving/3")
 
 
+def test_other_programs_read_the_folder_of_predictions_without_knowing_its_files(
+    step, csv, tmp_path
+):
+    planned = step(plan, model="serving", source=csv[1], keep=["flat"], part_bytes=20_000)
+    for each in planned["partitions"]:
+        step(partition, **each)
+    url = step(finalize, predictions=planned["predictions"])
+    folder = url.removeprefix("file://")
+    assert pq.read_table(folder)["flat"].to_pylist() == list(range(1000))
+    prepared = prepare(
+        (tmp_path / "store").as_uri(), tmp_path, {"kind": "parquet", "url": url}, label="flat"
+    )
+    assert sum(each.records for each in load_dataset(prepared).splits.values()) == 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("lists", [[1], [1, 2], []]),
+        ("maps", pa.array([[("a", 1)], [], []], pa.map_(pa.string(), pa.int64()))),
+        ("nothing", pa.nulls(3, pa.list_(pa.int64()))),
+        ("null", pa.nulls(3)),
+        ("structs", [{"a": 1}, {"a": 2}, None]),
+        ("times", pa.array([1, 2, 3], pa.time64("us"))),
+    ],
+)
+def test_a_column_that_no_record_can_hold_is_no_reason_not_to_predict(
+    predict, tmp_path, name, values
+):
+    flats = {"town": ["Graz"] * 3, "rooms": [1, 2, 3], "area": [5.0] * 3}
+    table = pa.table({name: values, **flats})
+    pq.write_table(table, tmp_path / "flats.parquet")
+    source = {"kind": "parquet", "url": (tmp_path / "flats.parquet").as_uri()}
+    assert read(predict(source=source, keep=["rooms"]))["rooms"].to_pylist() == [1, 2, 3]
+
+
+def test_a_line_of_json_needs_no_other_fields_than_the_model(predict, tmp_path):
+    file = tmp_path / "flats.jsonl"
+    flat = {"town": "Graz", "rooms": 2, "area": 9.5}
+    lines = [{"tags": ["new"] * each, "parts": [{"a": each}], **flat} for each in range(3)]
+    file.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    source = {"kind": "jsonl", "url": file.as_uri()}
+    assert len(read(predict(source=source))) == 3
+
+
+def test_a_column_in_doubt_is_no_reason_not_to_predict(predict, tmp_path):
+    file = tmp_path / "flats.csv"
+    file.write_text("town,rooms,area,size,empty\n" + 'Graz,3,50,"1,1",\n' * 3)
+    source = {"kind": "csv", "url": file.as_uri()}
+    assert len(read(predict(source=source))) == 3
+    with pytest.raises(SpecError, match=r"keep names .*'size' cannot be read.*in doubt"):
+        predict(source=source, keep=["size"])
+
+
 def test_a_partition_that_is_predicted_again_is_the_same_to_the_byte(step, predict, csv):
     store = predict(source=csv[1], keep=["flat"], part_bytes=20_000)
     before = {each.key: store.get(each.key) for each in store.list()}
-    for key in ("manifest.json", "parts/00001.json", "part-00001.parquet"):
+    for key in ("manifest.json", "parts/00001.json", "data/part-00001.parquet"):
         store.delete(key)
     with pytest.raises(FinalError, match=r"1 of . partitions of .* are not predicted: 1;"):
         step(finalize, predictions=store.url)
@@ -161,7 +216,7 @@ def test_predictions_that_exist_are_taken_over_and_those_of_other_options_are_ot
     step(finalize, predictions=planned["predictions"])
     again = step(plan, **given)
     assert again == {"predictions": planned["predictions"], "partitions": []}
-    assert step(finalize, predictions=again["predictions"]) == planned["predictions"]
+    assert step(finalize, predictions=again["predictions"]) == f"{planned['predictions']}/data"
     other = step(plan, **given | {"keep": ["town"]})
     assert other["predictions"] != planned["predictions"]
 
@@ -170,7 +225,7 @@ def test_a_record_without_a_value_that_the_model_needs_is_rejected_or_filled(pre
     file = tmp_path / "flats.csv"
     file.write_text("town,rooms,area\nGraz,3,50\nLyon,,40\nBergen,2,30\n")
     source = {"kind": "csv", "url": file.as_uri()}
-    with pytest.raises(FinalError, match=r"column 'rooms' is missing.*give one in 'fill'"):
+    with pytest.raises(FinalError, match=r"column 'rooms' is missing.*give values in 'fill' for 'rooms'"):
         predict(source=source)
     store = predict(source=source, max_rejected=1)
     assert read(store)["source_offset"].to_pylist() == [16, 35]

@@ -1,6 +1,7 @@
 """`aerotrain new`: what it decides by the first records, what it refuses, and what it writes."""
 
 import csv
+import gzip
 import importlib
 import importlib.util
 import json
@@ -129,7 +130,7 @@ def test_a_table_of_another_country_is_read_without_options(new: Any, tmp_path: 
 
 
 def test_a_few_words_among_dates_mean_a_missing_date(new: Any, tmp_path: Path) -> None:
-    rows = [{"day": f"2026-01-{each % 28 + 1:02d}", "y": each % 2} for each in range(200)]
+    rows = [{"day": f"2026-01-{each % 28 + 1:02d}", "target": each % 2} for each in range(200)]
     for place, word in enumerate(["unknown", "2026-02-30", "unknown"]):
         rows[20 * place]["day"] = word
     said = new("days", written(tmp_path / "x.csv", rows))
@@ -145,8 +146,10 @@ def test_a_few_words_among_dates_mean_a_missing_date(new: Any, tmp_path: Path) -
 
 
 def test_a_class_of_the_label_means_no_missing_date(new: Any, tmp_path: Path) -> None:
-    rows = [{"day": f"2026-01-{each % 28 + 1:02d}", "y": f"k{each % 2}"} for each in range(200)]
-    rows[7] = {"day": "k0", "y": "k0"}
+    rows = [
+        {"day": f"2026-01-{each % 28 + 1:02d}", "target": f"k{each % 2}"} for each in range(200)
+    ]
+    rows[7] = {"day": "k0", "target": "k0"}
     new("days", written(tmp_path / "x.csv", rows))
     dag = (tmp_path / "dags" / "days.py").read_text()
     assert "nulls" not in dag
@@ -156,7 +159,8 @@ def test_a_class_of_the_label_means_no_missing_date(new: Any, tmp_path: Path) ->
 def test_many_words_among_dates_are_texts_and_it_is_said(new: Any, tmp_path: Path) -> None:
     days = [f"2026-01-{each % 20 + 1:02d}" for each in range(150)]
     rows = [
-        {"day": each, "y": number % 2} for number, each in enumerate([*days, *["01.02.2026"] * 50])
+        {"day": each, "target": number % 2}
+        for number, each in enumerate([*days, *["01.02.2026"] * 50])
     ]
     said = new("days", written(tmp_path / "x.csv", rows))
     assert said["day"].startswith("category: 21 texts")
@@ -182,7 +186,7 @@ def test_parquet_and_json_lines_keep_their_types(new: Any, tmp_path: Path) -> No
     said = new("flat", tmp_path / "x.parquet")
     assert said["n"] == "number: 2 values from 1 to 2, 20 missing"
     assert said["when"].startswith("number: timestamp")
-    assert said["tags"].startswith("left out: ")
+    assert said["tags"].startswith("left out: the column 'tags' ")
     assert said["target"] == "the label, 2 classes: 0, 1"
 
     lines = [
@@ -192,7 +196,7 @@ def test_parquet_and_json_lines_keep_their_types(new: Any, tmp_path: Path) -> No
             "at": f"2026-01-{1 + each % 20:02d}T08:00:00Z",
             "home": {"city": ["Bonn", "Ulm"][each % 2], "geo": {"lat": each / 7}},
             "items": [{"price": each}],
-            "y": each % 4,
+            "target": each % 4,
         }
         for each in range(count)
     ]
@@ -204,23 +208,23 @@ def test_parquet_and_json_lines_keep_their_types(new: Any, tmp_path: Path) -> No
     assert said["home.city"].startswith("category: 2 texts")
     assert said["home.geo.lat"].startswith("number: 60 values")
     assert "flatten it by a source of the kind python, as 'Objects' in docs/" in said["items"]
-    assert said["y"] == "the label, 4 classes: 0, 1, 2, 3"
+    assert said["target"] == "the label, 4 classes: 0, 1, 2, 3"
 
 
 def without_labels(path: Path, count: int) -> Path:
     """A table of 1,000 records, of which the first ``count`` have no label."""
-    rows = [{"x": n % 9, "y": "" if n < count else n % 3 + 4} for n in range(1000)]
+    rows = [{"x": n % 9, "target": "" if n < count else n % 3 + 4} for n in range(1000)]
     return written(path, rows)
 
 
 def test_a_label_that_some_records_lack_leaves_them_out(new: Any, tmp_path: Path) -> None:
     said = new("few", without_labels(tmp_path / "x.csv", 10))
-    assert said["y"].endswith("3 classes: 4, 5, 6; 10 records without it")
+    assert said["target"].endswith("3 classes: 4, 5, 6; 10 records without it")
     assert said["(rejected)"] == (
         "10 records, left out by max_rejected=10 in the DAG; a run fails if there are more"
     )
     dag = (tmp_path / "dags" / "few.py").read_text()
-    assert 'ranges={"y": [4, 6]}' in dag
+    assert 'ranges={"target": [4, 6]}' in dag
     assert "max_rejected=10" in dag
 
 
@@ -244,22 +248,113 @@ def test_an_identifier_is_no_label_although_its_name_begins_like_the_pipelines(
 
 
 def test_the_first_record_that_cannot_be_read_is_named(new: Any, tmp_path: Path) -> None:
-    file = written(tmp_path / "x.csv", [{"x": each % 9, "y": each % 2} for each in range(100)])
+    file = written(tmp_path / "x.csv", [{"x": each % 9, "target": each % 2} for each in range(100)])
     file.write_text(file.read_text() + "1,2,3\n")
     said = new("rows", file)
     assert "; 1 other that cannot be read, first line 102: " in said["(all)"]
 
 
-NUMBERS = [{"a": each, "b": each % 7, "y": each % 2} for each in range(60)]
+@pytest.mark.parametrize("name", ["class", "y", "CLASS", "churn_score"])
+def test_a_column_that_may_be_another_than_the_label_is_asked_for(
+    new: Any, tmp_path: Path, name: str
+) -> None:
+    rows = [{name: each % 3, "x": each % 9, "z": each % 4} for each in range(100)]
+    data = written(tmp_path / "x.csv", rows)
+    with pytest.raises(SpecError, match=rf"in doubt; name it by --label, probably one of '{name}'"):
+        new("churn", data)
+    assert new("churn", data, "--label", name)[name].startswith("the label, 3 classes")
+
+
+def with_nan(kind: str, folder: Path, label: Sequence[float]) -> Path:
+    """A table of floats whose label is NaN here and there, in which ``None`` would be null."""
+    columns = {"x": [each % 7 / 2 for each in range(len(label))], "target": label}
+    if kind == "parquet":
+        pq.write_table(pa.table(columns), folder / "x.parquet")
+        return folder / "x.parquet"
+    rows = [dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)]
+    if kind == "csv":
+        return written(folder / "x.csv", rows)
+    (folder / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder / "x.jsonl"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("words", [[], ["--task", "regression"], ["--task", "classification"]])
+def test_a_label_that_is_nan_is_a_missing_one(
+    new: Any, tmp_path: Path, kind: str, words: list[str]
+) -> None:
+    label = [float("nan") if each % 150 == 3 else float(each % 3) for each in range(300)]
+    said = new("nan", with_nan(kind, tmp_path, label), *words)
+    assert said["target"].startswith("the label, ")
+    assert said["target"].endswith("; 2 records without it")
+    assert "nan" not in said["target"]
+    assert "max_rejected=2" in (tmp_path / "dags" / "nan.py").read_text()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "one group", "jsonl", "many", "csv.gz"])
+def test_data_that_are_sorted_are_read_from_all_over(new: Any, tmp_path: Path, kind: str) -> None:
+    count = 120_000
+    half = count // 2
+    columns = {
+        "target": [each * 4 // count for each in range(count)],
+        "late": [None] * half + [each % 90 for each in range(half)],
+        "constant": [1] * half + [each % 90 for each in range(half)],
+        "fraction": [each % 90 for each in range(half)] + [each % 90 / 4 for each in range(half)],
+        "word": [each % 2 for each in range(half)] + [f"w{each % 3}" for each in range(half)],
+        "x": [each * 7 % 1000 / 8 for each in range(count)],
+    }
+    if kind in ("parquet", "one group"):
+        columns["fraction"], columns["word"] = map(float, columns["fraction"]), columns["late"]
+        size = 10_000 if kind == "parquet" else count
+        pq.write_table(pa.table(columns), tmp_path / "x.parquet", row_group_size=size)
+        data = tmp_path / "x.parquet"
+    elif kind == "jsonl":
+        columns["word"] = columns["late"]
+        rows = [
+            dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)
+        ]
+        data = tmp_path / "x.jsonl"
+        data.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        rows = [
+            dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)
+        ]
+        data = tmp_path / "data"
+        data.mkdir()
+        if kind == "many":
+            for number in range(40):
+                written(data / f"{number:02d}.csv", rows[3000 * number : 3000 * (number + 1)])
+        else:
+            content = written(tmp_path / "x.csv", rows).read_bytes()
+            (data / f"x.{kind}").write_bytes(gzip.compress(content) if ".gz" in kind else content)
+    said = new("sorted", data)
+    assert said["target"] == "the label, 4 classes: 0, 1, 2, 3"
+    for name in ("late", "constant", "fraction"):
+        assert said[name].startswith("number: "), said[name]
+    assert said["word"].startswith(
+        "number" if kind in ("parquet", "one group", "jsonl") else "category"
+    ), said
+    assert "(rejected)" not in said
+
+
+NUMBERS = [{"a": each, "b": each % 7, "target": each % 2} for each in range(60)]
 
 
 @pytest.mark.parametrize(
     ("words", "rows", "message"),
     [
         (["churn"], [{"a": n, "b": n % 7} for n in range(60)], "in doubt; name it by --label.*'b'"),
-        (["churn", "--label", "c"], NUMBERS, "no column 'c' to predict.*the columns are a, b, y"),
-        (["churn", "--label", "y"], NUMBERS[:3], "has 3 records, .* at least 30"),
-        (["churn"], [{**row, "y": "no"} for row in NUMBERS], "'y' .* only has the value 'no'"),
+        (
+            ["churn", "--label", "c"],
+            NUMBERS,
+            "no column 'c' to predict.*the columns are a, b, target",
+        ),
+        (["churn", "--label", "target"], NUMBERS[:3], "has 3 records, .* at least 30"),
+        (
+            ["churn"],
+            [{**row, "target": "no"} for row in NUMBERS],
+            "'target' .* only has the value 'no'",
+        ),
         (["churn", "--label", "a", "--task", "classification"], NUMBERS * 3, None),
         (["keras"], NUMBERS, "'keras' is the name of a Python module"),
         (["train"], NUMBERS, "'train' is the name of .* part of a DAG file"),
@@ -287,8 +382,8 @@ def test_data_with_an_odd_name_are_found_by_their_path(new: Any, tmp_path: Path,
 
 
 def test_the_second_of_two_classes_is_the_one_that_means_yes(new: Any, tmp_path: Path) -> None:
-    rows = [{"x": each % 9, "y": "Ja" if each % 3 else "nein"} for each in range(60)]
-    assert new("yes", written(tmp_path / "x.csv", rows))["y"].endswith("2 classes: nein, Ja")
+    rows = [{"x": each % 9, "target": "Ja" if each % 3 else "nein"} for each in range(60)]
+    assert new("yes", written(tmp_path / "x.csv", rows))["target"].endswith("2 classes: nein, Ja")
 
 
 def test_no_file_is_overwritten(new: Any, tmp_path: Path) -> None:
@@ -474,9 +569,7 @@ def test_what_is_written_runs_at_once_and_learns(
     planned = plan.run(pipeline.replica("prediction.plan", "r", **wanted))
     for each in planned["partitions"]:
         partition.run(pipeline.replica("prediction.partition", "r", **each))
-    rows = pq.read_table(
-        Path(planned["predictions"].removeprefix("file://")) / "part-00000.parquet"
-    )
+    rows = pq.read_table(planned["predictions"].removeprefix("file://") + "/data")
     names = {"churn": {"no", "yes"}, "shapes": {"above", "below"}, "rents": set()}[name]
     classes = rows["predictions_class"].to_pylist() if names else []
     assert set(classes) == names

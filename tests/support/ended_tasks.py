@@ -129,7 +129,7 @@ class EndedRun:
         promote(open_store(self.versions), 2, by="ann", metrics={"accuracy": 0.88})
         predicted = {"source": SOURCE, "model": f"{self.versions}/2"}
         put(f"{self.predictions}/plan.json", predicted)
-        files = [{"file": "part-00000.parquet", "records": 100, "bytes": 4000}]
+        files = [{"file": "data/part-00000.parquet", "records": 100, "bytes": 4000}]
         columns = {"flat": "int64", "price": "float"}
         whole = {**predicted, "columns": columns, "records": 100, "files": files}
         put(f"{self.predictions}/manifest.json", whole)
@@ -158,7 +158,7 @@ class EndedRun:
             "evaluate": {"accuracy": 0.88},
             "export": version,
             "serve_check": {"rest_p99": 12.5},
-            "predict.finalize": self.predictions,
+            "predict.finalize": f"{self.predictions}/data",
             "promote": version,
             "rollback": f"{self.versions}/1",
         }

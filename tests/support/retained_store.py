@@ -124,8 +124,8 @@ class Pipelines:
 
     def predictions(self, pipeline: str, source: str, days: float, *, model: str) -> str:
         store = self._of(pipeline).child(f"predictions/{fingerprint_of(source)}")
-        store.put(PLAN, json.dumps({"version": 1, "model": model}).encode())
-        store.put("part-00000.parquet", b"rows")
+        store.put(PLAN, json.dumps({"version": 2, "model": model}).encode())
+        store.put("data/part-00000.parquet", b"rows")
         store.put(MANIFEST, json.dumps({"model": model}).encode())
         self._age(store, days)
         return store.url

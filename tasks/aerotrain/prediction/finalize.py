@@ -6,7 +6,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.predicting import PredictFinalizeArguments
 from aerotrain.data.prepare.layout import QUARANTINE, partition_key
 from aerotrain.data.prepare.quarantine import SHOWN, check_rejected
-from aerotrain.prediction.layout import VERSION, PredictedPartition, PredictionPlan, file_key
+from aerotrain.prediction.layout import DATA, VERSION, PredictedPartition, PredictionPlan, file_key
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 from aerotrain.store.requests import each_of
@@ -16,7 +16,7 @@ def run(replica: Replica) -> str:
     """Finalize the predictions, unless they are finalized already.
 
     Returns:
-        The URL of their folder: its files ``part-*.parquet`` have one row for each record.
+        The URL of the folder of their Parquet files, which have one row for each record.
 
     Raises:
         FinalError: a partition is missing, or too many records were rejected.
@@ -25,7 +25,7 @@ def run(replica: Replica) -> str:
     plan = PredictionPlan.read(store)
     if store.exists(MANIFEST):
         print(f"already finalized: {store.url}")
-        return store.url
+        return f"{store.url}/{DATA}"
     found = list(each_of(lambda number: _predicted(store, number), range(plan.partitions)))
     partitions = [each for each in found if each is not None]
     if missing := [number for number, each in enumerate(found) if each is None]:
@@ -54,7 +54,7 @@ def run(replica: Replica) -> str:
     store.put(MANIFEST, (json.dumps(document, indent=1) + "\n").encode())
     rest = f", {rejected:,} rejected" if rejected else ""
     print(f"finalized {store.url}: {records:,} predictions{rest}")
-    return store.url
+    return f"{store.url}/{DATA}"
 
 
 def _predicted(store: Store, number: int) -> PredictedPartition | None:

@@ -1,9 +1,9 @@
 """The store layout of predictions: keys, and the documents that lie there.
 
 In the folder ``predictions/<fingerprint>/``: ``plan.json`` and, for each partition,
-``plan/00003.json`` with its fragments come first; ``part-00003.parquet`` and, after it,
+``plan/00003.json`` with its fragments come first; ``data/part-00003.parquet`` and, after it,
 ``parts/00003.json`` when that partition is predicted, with ``quarantine/00003.jsonl`` if records of
-it were rejected; ``manifest.json`` comes last.
+it were rejected; ``manifest.json`` comes last. Other programs read the whole folder ``data``.
 """
 
 import base64
@@ -21,8 +21,11 @@ from aerotrain.data.sources import Rejected
 from aerotrain.serving.classes import Classes
 from aerotrain.store import MissingError, Store
 
-#: The version of the format of all documents here.
-VERSION = 1
+#: The version of the format of all documents here, and of the keys.
+VERSION = 2
+
+#: The folder of the files alone.
+DATA = "data"
 
 
 def folder_of(fingerprint: str) -> str:
@@ -32,7 +35,7 @@ def folder_of(fingerprint: str) -> str:
 
 def file_key(partition: int) -> str:
     """The key of the partition's predictions; there is none if it has no record."""
-    return f"part-{partition:05d}.parquet"
+    return f"{DATA}/part-{partition:05d}.parquet"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,7 @@ def _predict(
     model: Served, plan: PredictionPlan, number: int, store: Store, scratch: Path
 ) -> PredictedPartition:
     """Predict one partition, and upload its file."""
-    file = scratch / file_key(number)
+    file = scratch / "part.parquet"
     quarantine = Quarantine(
         scratch / "quarantine.jsonl",
         plan.arguments.max_rejected,

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, SpecError, counted, nearest
@@ -15,6 +15,7 @@ from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.prepare.layout import PlannedPartition, fragments_key
 from aerotrain.data.prepare.plan import adjacent, divided
 from aerotrain.data.sources import Batch, DeclaredSource, Fragment, open_source
+from aerotrain.data.sources.readable import readable
 from aerotrain.prediction.columns import output_schema
 from aerotrain.prediction.layout import VERSION, PredictionPlan, folder_of
 from aerotrain.replica import Replica
@@ -132,7 +133,7 @@ def _selected(
     Raises:
         FinalError: the source is empty, or lacks a column.
     """
-    source = open_source(arguments.source)
+    source, unreadable = readable(open_source(arguments.source))
     schema = found = source.schema()
     if schema is None:
         schema = source.declared.stored(source.declared.features_of(_first(source, None).columns))
@@ -140,11 +141,15 @@ def _selected(
         if name not in schema:
             raise SpecError(
                 f"keep names a column {name!r}, which the source does not have"
-                f"{nearest(name, schema)}; it has {', '.join(schema)}"
+                f"{nearest(name, schema)}; it has {', '.join(schema)}{_reasons(unreadable)}"
             )
+    try:
+        inputs = signature.columns(schema)
+    except FinalError as error:
+        raise FinalError(f"{error}{_reasons(unreadable)}") from error
     needed = {
         column: Feature(signature.inputs[name].dtype, schema[column].shape)
-        for name, column in signature.columns(schema).items()
+        for name, column in inputs.items()
     }
     names = [*needed, *(name for name in arguments.keep if name not in needed)]
     source = open_source(source.described_only(names))
@@ -152,6 +157,10 @@ def _selected(
         return source, needed, None
     selected = names if "columns" in source.described() else list(found)
     return source, needed, {name: needed.get(name, found[name]) for name in selected}
+
+
+def _reasons(unreadable: Mapping[str, str]) -> str:
+    return "".join(f"; {name!r} cannot be read: {why}" for name, why in unreadable.items())
 
 
 def _read_model(url: str) -> tuple[Signature, dict[str, Classes], str]:

@@ -123,11 +123,13 @@ def _rows(columns: Columns) -> list[tuple[str, str]]:
             what = f"left out, an identifier: {each.why}"
         elif each.use is Use.LEFT_OUT:
             what = f"left out: {each.why}"
+        if doubt := columns.sample.doubts.get(name):
+            what += f"; read as texts: {doubt}"
         rows.append((name, what))
     rows += [(name, f"left out: {why}") for name, why in columns.sample.left_out.items()]
-    read = f"{columns.sample.records:,} records" + (
-        "" if columns.sample.is_whole else ", the first"
-    )
+    read = f"{columns.sample.records:,} records"
+    if not columns.sample.is_whole:
+        read += f" from all over the data, of about {columns.sample.total:,}"
     if columns.sample.rejected:
         others = counted(columns.sample.rejected, "other")
         read += f"; {others} that cannot be read, first {columns.sample.rejection}"

@@ -17,8 +17,8 @@ _MOST_CLASSES, _MOST_INTEGERS = 100, 20
 #: Decimal digits of a regression's mean and deviation, after the first of the deviation.
 _DIGITS = 3
 
-#: Names that say that a column is the label.
-_NAMES = ("label", "target", "class", "y", "outcome")
+#: Names that say that a column is the label, and those that may as well be of something else.
+_NAMES, _MAYBE = {"label", "target", "outcome"}, {"class", "y"}
 
 #: Words that mean yes: the class of which a model gives the probability, as the second of two.
 _YES = frozenset({"yes", "y", "true", "t", "ja", "j", "oui", "o", "si", "sí", "sì", "sim", "tak"})
@@ -84,21 +84,20 @@ def name_of_label(
     candidates = [each for each in columns if decisions[each].use in (Use.NUMBER, Use.CATEGORY)]
     candidates = [each for each in candidates if not decisions[each].is_time]
     if given is None:
-        folded = {each: each.casefold() for each in columns}
-        begin = name.casefold()
-        named = [
-            x
-            for x, low in folded.items()
-            if (low in _NAMES or low.startswith(begin)) and decisions[x].use is not Use.KEY
-        ]
+        own = name.casefold()
+        sure = _NAMES | {f"{own}{end}" for end in ("", "s", "d", "ed")}
+        folded = {x: x.casefold() for x in columns if decisions[x].use is not Use.KEY}
+        named = [x for x, low in folded.items() if low in sure]
         if len(named) == 1:
             return named[0]
+        maybe = [x for x, low in folded.items() if low in _MAYBE or low.startswith(own)]
+        candidates = list(dict.fromkeys([*named, *maybe, *candidates]))
         if ask is None:
             raise SpecError(
                 "which column to predict is in doubt; name it by --label, probably one of "
-                f"{', '.join(map(repr, named or candidates)) or 'none of these columns'}"
+                f"{', '.join(map(repr, candidates)) or 'none of these columns'}"
             )
-        given = ask(named or candidates)
+        given = ask(candidates)
     if given not in columns:
         raise SpecError(
             f"there is no column {given!r} to predict{nearest(given, columns)}; the columns are "

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -24,6 +25,9 @@ _LENGTH_QUANTILE, _MOST_WORDS = 0.95, 200
 
 #: The share of records up to which those that do not fit are left out. Of more, a user decides.
 MOST_REJECTED = 0.01
+
+#: How many times more records may not fit than it seems by those that were read.
+_MARGIN = 3
 
 _OUTPUTS = {
     Task.BINARY: 'keras.layers.Dense(1, activation="sigmoid"),',
@@ -72,7 +76,9 @@ class Columns:
         """The description of the source, without its URL."""
         described = {n: each for n, each in self.sample.description.items() if n != "url"}
         used = {name: each for name, each in self.decisions.items() if name not in self.skipped}
-        types: dict[str, Any] = {name: each.type for name, each in used.items() if each.type}
+        given = self.sample.description.get("types", {})
+        types: dict[str, Any] = {name: each.type or given.get(name) for name, each in used.items()}
+        types = {name: each for name, each in types.items() if each}
         types.pop(self.label.name, None)
         if self.label.column.is_text and self.label.classes is not None:
             types[self.label.name] = list(self.label.classes)
@@ -81,8 +87,9 @@ class Columns:
             described["nulls"] = sorted({*described.get("nulls", []), *words})
         if self.skipped:
             described["skip"] = self.skipped
-        if types:
-            described["types"] = types
+        described |= {"types": types}
+        if not types:
+            del described["types"]
         return described
 
     def rules(self) -> dict[str, Any]:
@@ -118,9 +125,10 @@ class Columns:
             return 0
         if self.sample.is_whole:
             return self.rejected
-        # The other records may have as many again, and other words among their dates.
+        # Other records may have more of them, and other words among their dates.
         words = sum(count for word, count in self._words_among_dates() if not self._is_class(word))
-        return 10 * (self.rejected + words)
+        times = self.sample.total / self.sample.records
+        return ceil(_MARGIN * times * (self.rejected + words))
 
     def _words_among_dates(self) -> Iterator[tuple[str, int]]:
         """The words instead of a date, and how many records have each."""
@@ -210,7 +218,7 @@ def of_columns(place: Place, columns: Columns) -> dict[str, str]:
     }
     files = _files(place, "text" if is_text else "table", values, facts)
     source, rules = columns.source(), columns.rules()
-    return {"dag": _dag(place, label, source, rules, columns.sample.records), **files}
+    return {"dag": _dag(place, label, source, rules, columns.sample.total), **files}
 
 
 def of_images(place: Place, sample: ImageSample) -> dict[str, str]:

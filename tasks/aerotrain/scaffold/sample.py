@@ -1,25 +1,26 @@
-"""The first records of the user's data, read as ``prepare`` reads them."""
+"""Records from all over the user's data, read as ``prepare`` reads them."""
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import isclose
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from aerotrain.contract.errors import AerotrainError, FinalError, SpecError, counted
-from aerotrain.data.records import FLATTEN, is_list_type
-from aerotrain.data.sources import DeclaredSource, open_source
+from aerotrain.contract.errors import FinalError, SpecError, counted
+from aerotrain.data.dataset import Schema
+from aerotrain.data.sources import Batch, DeclaredSource, Rejected, open_source
+from aerotrain.data.sources.files import Sampled
 from aerotrain.data.sources.input_file import InputFile
 from aerotrain.data.sources.listing import files_of
+from aerotrain.data.sources.readable import readable
 from aerotrain.scaffold.columns import Column
 from aerotrain.scaffold.csv_format import csv_options
 
-#: The most records that are read, and the most values.
-_MOST_RECORDS, _MOST_VALUES = 10_000, 2_000_000
+#: The most records that are looked at, the most values of them, and the most values that are read.
+_MOST_RECORDS, _MOST_VALUES, _MOST_READ = 100_000, 2_000_000, 32_000_000
 
 #: The fewest records of which each split gets some.
 FEWEST = 30
@@ -47,19 +48,22 @@ _COMPRESSED = (".gz", ".zst", ".bz2")
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The first records of a source.
+    """Some records of a source, or all.
 
     ``description`` is that of the source, as ``prepare`` takes it. ``left_out`` are the columns
-    that cannot be read, with the reasons; ``rejected`` counts the records that cannot be, of which
+    that cannot be read, with the reasons, ``doubts`` those of columns that are read as texts for
+    now; ``rejected`` counts the records that cannot be, of which
     ``rejection`` is where the first is, and why.
-    ``is_whole`` is whether these are all records.
+    ``is_whole`` is whether these are all records, and ``total`` is about how many there are.
     """
 
     description: Mapping[str, Any]
     columns: Mapping[str, Column]
     records: int
+    total: int
     is_whole: bool
     left_out: Mapping[str, str] = field(default_factory=dict)
+    doubts: Mapping[str, str] = field(default_factory=dict)
     rejected: int = 0
     rejection: str = ""
 
@@ -144,114 +148,61 @@ def _records(kind: str, url: str, first: InputFile) -> Sample:
     if kind == "csv":
         with first.stream() as stream:
             description |= csv_options(stream.read(_BEGINNING))
-    left_out = _nested(first) if kind == "parquet" else {}
-    if left_out:
-        description["skip"] = list(left_out)
-    try:
-        _ = open_source(description).found
-    except AerotrainError as error:
-        unreadable = _unreadable(description, first)
-        if not unreadable:
-            raise
-        left_out |= unreadable
-        description["skip"] = [*description.get("skip", []), *unreadable]
-        if not _names(description, first) - set(description["skip"]):
-            raise FinalError(f"no column can be read: {error}") from error
-    return _read(open_source(description), left_out)
-
-
-def _nested(file: InputFile) -> dict[str, str]:
-    """The columns of a Parquet file that are lists or have parts, with their types as reasons."""
-    with file.open() as stream:
-        fields = list(pq.read_schema(stream))
-    nested = (each for each in fields if pa.types.is_nested(each.type))
-    return {each.name: f"is {each.type}, {_why_left_out(each.type)}" for each in nested}
-
-
-def _why_left_out(kind: pa.DataType) -> str:
-    if is_list_type(kind) and not pa.types.is_nested(kind.value_type):
-        return "which transform would have to use"
-    return f"which no record can hold; {FLATTEN}"
-
-
-def _unreadable(description: Mapping[str, Any], first: InputFile) -> dict[str, str]:
-    """The columns that cannot be read even alone, with the reasons."""
-    reasons = {}
-    for name in sorted(_names(description, first) - set(description.get("skip", []))):
-        try:
-            _ = open_source({**description, "columns": [name]}).found
-        except AerotrainError as error:
-            reasons[name] = str(error)
-    return reasons
-
-
-def _names(description: Mapping[str, Any], file: InputFile) -> set[str]:
-    """The names of the columns of a file."""
-    source: Any = open_source(description).source
-    if description["kind"] == "csv":
-        return set(source.header(file))
-    if description["kind"] == "parquet":
-        with file.open() as stream:
-            return set(pq.read_schema(stream).names)
-    with file.stream() as stream:
-        lines = stream.read(_BEGINNING).splitlines()
-    names = {name for line in lines[:100] for name in _fields(line)}
-    # A field may be null on some lines, and an object on others.
-    return {name for name in names if not any(each.startswith(f"{name}.") for each in names)}
-
-
-def _fields(line: bytes) -> Iterator[str]:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return
-    if isinstance(record, dict):
-        yield from _paths(record)
-
-
-def _paths(record: Mapping[str, Any]) -> Iterator[str]:
-    """The names of a record's columns, of which those of a nested object are paths."""
-    for name, value in record.items():
-        if isinstance(value, dict) and not any("." in each for each in (name, *value)):
-            yield from (f"{name}.{path}" for path in _paths(value))
-        else:
-            yield name
+    source, left_out = readable(open_source(description))
+    if kind == "csv" and left_out:  # each value is a text at least
+        as_texts = {**description, "types": dict.fromkeys(left_out, "string")}
+        doubts = left_out
+        source, left_out = readable(open_source(as_texts))
+        return replace(_read(source, left_out), doubts=doubts)
+    return _read(source, left_out)
 
 
 def _read(source: DeclaredSource, left_out: Mapping[str, str]) -> Sample:
+    """Records from all over the source."""
     schema = source.schema()
     assert schema is not None  # files have one
-    most = min(_MOST_RECORDS, _MOST_VALUES // max(1, len(schema)))
+    of_kind: Any = source.source
+    places: list[Sampled] = of_kind.sampled()
+    most = min(_MOST_RECORDS, _MOST_VALUES // len(schema)) // len(places)
     chunks: dict[str, list[Any]] = {name: [] for name in schema}
-    records = rejected = 0
-    rejection = ""
-    is_whole = True
-    for fragment in source.fragments():
-        for batch in source.read(fragment.description, schema):
-            rejected += len(batch.rejected)
-            if batch.rejected and not rejection:
-                rejection = f"{batch.rejected[0].place}: {batch.rejected[0].reason}"
-            part = batch[slice(0, most - records)]
-            is_whole = is_whole and len(part) == len(batch)
-            records += len(part)
+    rejected: list[Rejected] = []
+    read = kept = 0
+    share = 0.0
+    for place in places:
+        batches, part = _read_of(source, schema, place, _MOST_READ // len(places) // len(schema))
+        count = sum(map(len, batches))
+        read, share = read + count, share + part
+        rejected += [each for batch in batches for each in batch.rejected]
+        for batch in batches:
+            rows = pa.array(range(0, len(batch), -(-count // most) or 1), pa.int64())
+            kept += len(rows)
             for name in schema:
-                chunks[name] += _chunks(part.columns[name])
-            if not is_whole:
-                break
-        if not is_whole:
-            break
-    columns = {
-        name: Column.of(name, pa.chunked_array(each)) for name, each in chunks.items() if each
-    }
+                chunks[name] += _chunks(batch.columns[name].take(rows))
     return Sample(
         description=source.described(),
-        columns=columns,
-        records=records,
-        is_whole=is_whole,
+        columns={
+            name: Column.of(name, pa.chunked_array(each)) for name, each in chunks.items() if each
+        },
+        records=kept,
+        total=max(read, round(read / share)),
+        is_whole=kept == read and isclose(share, 1),
         left_out=left_out,
-        rejected=rejected,
-        rejection=rejection,
+        rejected=-(-len(rejected) * kept // max(1, read)),
+        rejection=f"{rejected[0].place}: {rejected[0].reason}" if rejected else "",
     )
+
+
+def _read_of(
+    source: DeclaredSource, schema: Schema, place: Sampled, most: int
+) -> tuple[list[Batch], float]:
+    """Up to about so many records of a place, and which share of all they are."""
+    batches: list[Batch] = []
+    for batch in source.read(place.description, schema):
+        batches.append(batch)
+        if sum(map(len, batches)) >= most:
+            size = int(batch.offsets[-1] - batches[0].offsets[0]) + 1
+            return batches, place.share * min(1.0, size / place.size)
+    return batches, place.share
 
 
 def _chunks(values: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -107,6 +107,29 @@ def power_of_2(number: int) -> int:
 def some(names: Sequence[str]) -> str:
     """A count of files, and the name of the first."""
     return f"{len(names):,}, {names[0]} the first" if len(names) > 1 else names[0]
+
+
+class Sampled(NamedTuple):
+    """A part of a file that stands for all files: ``description`` is that of a fragment.
+
+    ``size`` is in the unit of offsets, ``share`` is that of all bytes.
+    """
+
+    file: InputFile
+    span: tuple[int, int]
+    size: int
+    share: float
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        return {"file": self.file, "span": self.span}
+
+
+def spread(items: Sequence[Any], most: int) -> list[Any]:
+    """Up to so many of the items, the first and the last among them."""
+    last = len(items) - 1
+    places = {n * last // max(1, most - 1) for n in range(most)} if items else ()
+    return [items[each] for each in sorted(places)]
 
 
 def fragment_of(file: InputFile, span: tuple[int, int], content: int) -> Fragment:

@@ -23,7 +23,15 @@ from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import RecordError
 from aerotrain.data.records.sizes import bytes_of_rows, parts_of
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
-from aerotrain.data.sources.files import FileSource, file_and_span, fragment_of, power_of_2, some
+from aerotrain.data.sources.files import (
+    FileSource,
+    Sampled,
+    file_and_span,
+    fragment_of,
+    power_of_2,
+    some,
+    spread,
+)
 from aerotrain.data.sources.hive import with_partitions
 from aerotrain.data.sources.input_file import BLOCK, InputFile
 from aerotrain.data.sources.protocol import (
@@ -58,6 +66,9 @@ _FOOTERS = 32
 
 #: What pandas calls the index of a table, its row numbers, in a file.
 _INDEX = re.compile(r"__index_level_\d+__").fullmatch
+
+#: The most row groups that stand for all.
+_PLACES = 8
 
 #: Bytes of a value in memory by its physical type; a text is an index into a dictionary.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
@@ -170,6 +181,20 @@ class ParquetSource(FileSource):
                         ends = abs(statistics.min), abs(statistics.max)
                         gap.largest = max(gap.largest, *ends)
         self.gaps.update({name: gap for name, gap in found.items() if name not in unsaid})
+
+    def sampled(self) -> list[Sampled]:
+        """Row groups from all over the files: data may be sorted."""
+        files = spread(self.files, _PLACES)
+        total = sum(file.size for file in self.files)
+        sampled = []
+        for file in files:
+            with _opened(file) as parquet:
+                metadata = parquet.metadata
+            for group in spread(range(metadata.num_row_groups), -(-_PLACES // len(files))):
+                rows = metadata.row_group(group).num_rows
+                share = file.size / total * rows / max(1, metadata.num_rows)
+                sampled.append(Sampled(file, (group, group + 1), rows, share))
+        return sampled
 
     def _columns(self, file: InputFile, parquet: pq.ParquetFile) -> list[str]:
         """The columns to read of a file, except Hive partitions."""

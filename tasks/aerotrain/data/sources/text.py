@@ -5,10 +5,11 @@
 
 import re
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import column_of, is_list_type
 from aerotrain.data.sources import lines
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
-from aerotrain.data.sources.files import FileSource, file_and_span, fragment_of
+from aerotrain.data.sources.files import FileSource, Sampled, file_and_span, fragment_of, spread
 from aerotrain.data.sources.hive import with_partitions
 from aerotrain.data.sources.input_file import InputFile, checked_beginning
 from aerotrain.data.sources.lines import BYTE_ORDER_MARK, Block
@@ -36,8 +37,8 @@ from aerotrain.data.sources.protocol import (
 #: Bytes of one fragment of a file.
 FRAGMENT_BYTES = 64 * 2**20
 
-#: The types of columns are inferred from so many bytes of each sampled file, after its header.
-_SAMPLED_BYTES = 2**20
+#: The types of columns are inferred from so many bytes at so many places of all files.
+_SAMPLED_BYTES, _PLACES = 2**19, 8
 
 #: The share of numbers in a column of texts from which it is in doubt.
 _MANY = 0.5
@@ -124,17 +125,16 @@ class TextSource(FileSource, ABC):
                 yield fragment_of(file, (start, end), size)
 
     def schema(self) -> Schema:
-        """The schema by the first lines of up to four files.
+        """The schema by the lines of ``sampled``.
 
         Raises:
             SourceError: the type of a column is in doubt.
         """
-        last = len(self.files) - 1
-        sampled = sorted({number * last // 3 for number in range(4)})
         rejected: list[Rejected] = []
-        counts = self._types_in((self.files[number] for number in sampled), rejected)
-        if not counts:  # these files have no record; others may
-            each = (self._types_in([file], rejected) for file in self.files)
+        counts = self._types_in(self.sampled(), rejected)
+        if not counts:  # these have no record; other files may
+            starts = (Sampled(file, (0, _SAMPLED_BYTES), 0, 0.0) for file in self.files)
+            each = (self._types_in([place], rejected) for place in starts)
             counts = next(filter(None, each), counts)
         if not counts:
             raise self._no_record(rejected)
@@ -144,6 +144,29 @@ class TextSource(FileSource, ABC):
             counts |= {name: Counter([self.declared.unseen(name)]) for name in sorted(late)}
         columns = self.declared.selected(self.files[0].url, list(counts))
         return {name: self._most_frequent(name, counts[name]) for name in columns}
+
+    def sampled(self) -> list[Sampled]:
+        """Lines from all over the files, of 4 MiB together: data may be sorted.
+
+        A compressed file can only be read from its start.
+        """
+        sizes = [file.size for file in self.files]
+        total = max(1, sum(sizes))
+        places = {(file, 0): file.size for file in spread(self.files, _PLACES)}
+        if total > _PLACES * _SAMPLED_BYTES:
+            ends = list(accumulate(sizes))
+            places = {}
+            for number in range(_PLACES):
+                position = number * (total - _SAMPLED_BYTES) // (_PLACES - 1)
+                file = self.files[place := bisect_right(ends, position)]
+                start = 0 if file.compression else position - ends[place] + file.size
+                places[file, start] = min(file.size, start + _SAMPLED_BYTES)
+        return [
+            Sampled(file, (0, file.size), self.content_bytes(file), file.size / total)
+            if file.compression
+            else Sampled(file, (start, end), end - start, (end - start) / total)
+            for (file, start), end in places.items()
+        ]
 
     def _no_record(self, rejected: list[Rejected]) -> SourceError:
         if rejected:
@@ -158,15 +181,15 @@ class TextSource(FileSource, ABC):
         )
 
     def _types_in(
-        self, files: Iterable[InputFile], rejected: list[Rejected]
+        self, places: Iterable[Sampled], rejected: list[Rejected]
     ) -> dict[str, Counter[Feature | None]]:
-        """For each column, how many of the files' first lines have which type, None if unknown."""
+        """For each column, how many lines at the places have which type, None if unknown."""
         counts: dict[str, Counter[Feature | None]] = {}
-        for file in files:
+        for file, (start, end), *_ in places:
             self._check_format(file)
             header = self.header(file)
-            end = _SAMPLED_BYTES + len(",".join(header).encode())
-            block = next(self.blocks(file, 0, min(file.size, end)), None)
+            end += len(",".join(header).encode())  # of which the first lines may be all
+            block = next(self.blocks(file, start, min(file.size, end)), None)
             tables = list(self._tables(file, block, header, {}, rejected)) if block else []
             for table, _ in tables:
                 names = table.column_names
