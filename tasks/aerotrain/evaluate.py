@@ -250,7 +250,7 @@ def evaluate(
             code.transform,
             dataset,
             arguments.split,
-            contents=predictor.contents,
+            predictor=predictor,
             statistics=statistics,
             url=arguments.data,
             scratch=replica.scratch,

@@ -7,13 +7,12 @@ from typing import Any
 
 import keras
 import numpy as np
-from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Dataset, Schema
 from aerotrain.evaluation.diagnostics import Diagnostics
 from aerotrain.evaluation.leakage import SAMPLE, copied, leaking_columns
-from aerotrain.evaluation.records import content_of
+from aerotrain.evaluation.records import Predictor, content_of
 from aerotrain.evaluation.slices import Statistics
 from aerotrain.evaluation.worst import described, records_at
 from aerotrain.serving.servable import Servable
@@ -40,26 +39,27 @@ def examined(
     dataset: Dataset,
     name: str,
     *,
-    contents: NDArray[np.int64],
+    predictor: Predictor,
     statistics: Statistics,
     url: str,
     scratch: Path,
 ) -> Examined:
     """What ``diagnostics`` has gathered of the split ``name``, and what some records show.
 
-    ``contents`` are hashes of all of its records. Shards of the ``dataset`` at ``url`` that hold
-    the others are downloaded below ``scratch``.
+    ``predictor`` has predicted it. Shards of the ``dataset`` at ``url`` that hold records which are
+    looked at are downloaded below ``scratch``.
     """
     split = dataset.splits[name]
     with streamed(url, enough(split.shards, SAMPLE), scratch) as files:
         columns = _scalars(model, transform, dataset.schema, files)
     warnings = diagnostics.warnings()
     trained = dataset.splits.get(TRAIN_SPLIT, split)
-    if trained is not split and len(contents):
+    if trained is not split:
         with streamed(url, enough(trained.shards, SAMPLE), scratch) as files:
             features = parse(first_records(files, SAMPLE), dataset.schema)
         x, y, _ = keras.utils.unpack_x_y_sample_weight(transform(features))
-        warnings += copied(name, contents, np.asarray(content_of((x, y))))
+        if (contents := content_of((x, y))) is not None:
+            warnings += copied(name, *predictor.chosen(np.asarray(contents)))
     leaks = [each for y in diagnostics.targets.values() for each in leaking_columns(columns, y)]
     places = {each.place for found in diagnostics.worst.values() for each in found}
     records = records_at(url, split.shards, places, scratch)

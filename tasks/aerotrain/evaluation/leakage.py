@@ -43,9 +43,9 @@ def leaking_columns(columns: Mapping[str, NDArray[Any]], y: NDArray[Any]) -> lis
 
 
 def copied(
-    split: str, contents: NDArray[np.int64], of_training: NDArray[np.int64]
+    split: str, of_training: NDArray[np.int64], contents: NDArray[np.int64]
 ) -> Iterator[str]:
-    """A sentence if records of the training, by a sample of their contents, are in ``split``.
+    """A sentence if records of the training are also in ``split``, by the contents of some.
 
     Records of a few values are often equal, and are not looked at.
     """

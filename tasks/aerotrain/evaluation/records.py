@@ -28,6 +28,9 @@ CANDIDATE, BASELINE = "candidate", "baseline"
 #: Records of a few values are often equal, and yet independent.
 _DIFFERENT, _ALL = 100, 0.99
 
+#: About how many records are looked at, which their hashes choose.
+_CONTENTS = 2**16
+
 #: The factors by which values and their places are mixed, as SplitMix64 does.
 _PLACE, _MIX = -0x61C8864680B583EB, -0x40A7B892E31B1A47
 
@@ -89,10 +92,10 @@ class Predictor:
         self._transform = tensorflow2.converted(transform)
         self._columns = columns
         self._group = group
-        #: Hashes of all records that were predicted, each once, and the share of the first ones
-        #: that are copies of others.
-        self.contents = np.zeros(0, np.int64)
+        #: The share of the first records that are copies of others.
         self.copies = 0.0
+        self._contents = np.zeros(0, np.int64)
+        self._every = 1
         self._function: Callable[[Iterator[Any]], Any] = tf.function(
             self._next, autograph=False, reduce_retracing=True
         )
@@ -102,6 +105,7 @@ class Predictor:
         batches = every_record(
             files, self._schema, self._inputs, records=records, batch_size=batch_size
         )
+        self._every = max(1, records // _CONTENTS)
         parts: list[Any] = []
         first = most = 0
         for batch in self._batches(iter(batches)):
@@ -113,6 +117,10 @@ class Predictor:
                 parts, first = [], first + most * batch_size
         if parts:
             yield self._joined(parts, first)
+
+    def chosen(self, contents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Those of other ``contents``, and of what was predicted, which hashes choose alike."""
+        return contents[contents % self._every == 0], self._contents
 
     def _batches(self, iterator: Iterator[Any]) -> Iterator[dict[str, Any]]:
         """What a block has of each batch."""
@@ -159,11 +167,10 @@ class Predictor:
         """The block of several batches, of which ``first`` is the place of the first record."""
         whole = tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *parts)
         contents = np.asarray(whole.get("contents", ()), np.int64)
-        if not first and len(contents):
-            different = len(np.unique(contents))
-            if _DIFFERENT <= different < _ALL * len(contents):
-                self.copies = 1 - different / len(contents)
-        self.contents = np.union1d(self.contents, contents)
+        sample = contents[contents % self._every == 0]
+        self._contents = np.union1d(self._contents, sample)
+        if not first and _DIFFERENT <= len(self._contents) < _ALL * len(sample):
+            self.copies = 1 - len(self._contents) / len(sample)
         if "groups" in whole:
             groups = np.asarray(whole["groups"])
         else:
