@@ -135,7 +135,7 @@ def refused_models(models: int, comparisons: int) -> float:
                     BASELINE: tf.where(is_swapped, *both),
                 },
             )
-            count += bool(gate.judge([block], compared=True).failures)
+            count += bool(gate.judge([block], compared=True, batch_size=32).failures)
     return count / comparisons
 
 
@@ -213,7 +213,7 @@ def evaluations(
             begin = time.monotonic()
             with streamed(folder.as_uri(), shards, folder) as files:
                 blocks = Diagnostics().watched(predictor.blocks(files, records, BATCH))
-                gate.judge(blocks, compared=baseline is not None)
+                gate.judge(blocks, compared=baseline is not None, batch_size=BATCH)
             return time.monotonic() - begin
 
         return seconds

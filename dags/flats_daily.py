@@ -57,7 +57,9 @@ EXAMPLE = {
 )
 def flats_daily() -> None:
     folders = FoldersOfRun(TABLE, "dt={{ ds }}")
-    days = prepare({"kind": "parquet", "url": folders}, key=["dt", "flat"])
+    # The gate needs 100 records to compare two models, of the 400 of a day.
+    shares = {"train": 0.6, "validation": 0.1, "test": 0.3}
+    days = prepare({"kind": "parquet", "url": folders}, key=["dt", "flat"], splits=shares)
     model = train("flats", days, start_from="serving")
     metrics = evaluate(model, days, gate=[no_worse("accuracy", by=0.05)], first_run="accept")
     version = export(model, days)

@@ -29,6 +29,7 @@ EMPTY = {
     "split": "test",
     "metrics": {},
     "intervals": {},
+    "by_batches": {},
     "baseline": None,
     "verdicts": [],
     "failures": [],
@@ -155,6 +156,7 @@ def test_outputs_that_have_no_picture_are_left_out():
 
 def test_long_names_of_slices_that_differ_in_their_last_column_are_told_apart():
     number = {"value": 0.5, "interval": (0.4, 0.6), "difference": None, "records": 200}
+    number["detectable"] = None
     verdicts = [
         {"rule": "auc at least 0.4", "bound": 0.4, "verdict": "pass", "slice": name, **number}
         for name in (f"town=L{'o' * 300}ng, plan={plan}" for plan in ("basic", "pro"))

@@ -25,10 +25,10 @@ from aerotrain.evaluation.gate import (
     check_rules_of_batches,
     has_metrics_of_records,
 )
-from aerotrain.evaluation.intervals import GROUPS, holm
-from aerotrain.evaluation.leakage import leaking_columns
+from aerotrain.evaluation.intervals import GROUPS, Estimate, holm
+from aerotrain.evaluation.leakage import copied, leaking_columns
 from aerotrain.evaluation.metrics import chosen
-from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
+from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor, content_of
 from aerotrain.evaluation.slices import slicing_of
 from aerotrain.evaluation.verdicts import shown, unjudged
 from aerotrain.training.input.record_files import RecordFiles
@@ -89,7 +89,26 @@ def records(count, *, wrong, worse_in=None, seed=0):
 
 def judged(model, rules, *blocks, functions=None):
     gate = Gate(model, rules, SCHEMA, STATISTICS, functions or {})
-    return gate.judge(blocks, compared=True)
+    return gate.judge(blocks, compared=True, batch_size=32)
+
+
+def document_of(outcome):
+    """What ``card.json`` has of it."""
+    return {
+        "records": outcome.records,
+        "split": "test",
+        "metrics": outcome.metrics,
+        "intervals": outcome.intervals,
+        "by_batches": dict.fromkeys(outcome.by_batches, 32),
+        "baseline": {"url": "s3://a/serving/1", "metrics": outcome.baseline},
+        "verdicts": [each.to_dict() for each in outcome.verdicts],
+        "failures": outcome.failures,
+        "warnings": [],
+        "passed": not outcome.failures,
+        "candidate": {"run": "a", "hparams": {"units": 64}},
+        "outputs": {},
+        "worst": {},
+    }
 
 
 def no_worse(metric, **values):
@@ -255,6 +274,37 @@ def test_a_slice_of_too_few_records_is_judged_as_the_rule_says(model, too_few, v
     assert outcome.verdicts[0].verdict == "fail"
 
 
+@pytest.mark.parametrize(
+    ("count", "groups", "said"),
+    [(79, 79, "by 79 records \\("), (3999, 5, "by 3,999 records in 5 groups")],
+)
+def test_a_model_of_which_too_few_records_show_nothing_is_refused_unless_it_is_accepted(
+    model, count, groups, said
+):
+    block = records(count, wrong=0.9)
+    block = replace(block, groups=np.arange(count) % groups)
+    [refused] = judged(model, [no_worse("accuracy")], block).verdicts
+    assert refused.verdict == "fail"
+    assert re.search(f"{said}.*accept it by too_few", refused.reason)
+    outcome = judged(model, [no_worse("accuracy", too_few="accept")], block)
+    assert outcome.failures == []
+    [warning] = unjudged(outcome.verdicts)
+    assert "accuracy no worse was not applied, as too_few accepts: " in warning
+    page = card(document_of(outcome), "a run")
+    assert "<h1>a run: accepted, and not judged: too few records</h1>" in page
+
+
+def test_a_detectable_loss_is_refused_in_80_of_100_runs():
+    draw = np.random.default_rng(0)
+    runs = [draw.normal(size=GROUPS) for _ in range(2000)]
+    gains = [Estimate(x.mean(), x.std(ddof=1) / np.sqrt(GROUPS), GROUPS - 1) for x in runs]
+    loss = np.mean([each.detectable(0.05) for each in gains])
+    worse = [replace(each, value=each.value - loss) for each in gains]
+    for estimates, share in ((gains, 0.05), (worse, 0.8)):
+        refused = np.mean([each.probability_below(0) < 0.05 for each in estimates])
+        assert refused == pytest.approx(share, abs=0.03)
+
+
 def test_a_rule_that_was_applied_to_no_slice_gives_a_warning(model):
     none = no_worse("accuracy", slices=["country"], least=10**6)
     some = no_worse("mae", slices=["country"], least=50)
@@ -299,28 +349,6 @@ def test_a_bound_does_not_refuse_a_slice_that_has_no_value_for_any_model(metric)
     whole = judged(model, [rule], block).verdicts[0]
     assert whole.verdict == "fail"
     assert f"{metric} cannot be judged by 2,000 records" in whole.reason
-
-
-def test_a_loss_does_not_depend_on_how_many_records_are_summed():
-    """A loss of the reduction ``sum`` is that of the mean; weights that divide it count as such."""
-    block = records(2000, wrong=0.05)
-    weight = tf.constant(np.random.default_rng(1).choice([0.0, 1.0, 5.0], 2000), tf.float32)
-    block = replace(block, weight=weight)
-    by_record = keras.losses.BinaryCrossentropy(reduction="none")
-    losses = by_record(block.y, block.predictions[CANDIDATE]) * weight
-    for reduction, divisor in (("sum", tf.ones_like(weight)), ("mean_with_sample_weight", weight)):
-        inputs = keras.Input((1,))
-        model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(inputs))
-        model.compile("sgd", keras.losses.BinaryCrossentropy(reduction=reduction))
-        model.compute_loss(None, block.y[:1], model(tf.zeros([1, 1])))
-        rule = Rule(kind="at_most", metric="loss", bound=99.0, slices=["country"])
-        found = judged(model, [rule], block)
-        assert len(found.verdicts) == 4
-        for each in found.verdicts:
-            rows = block.features["country"] == each.slice.removeprefix("country=").encode()
-            rows |= each.slice == "all records"
-            expected = np.sum(losses[rows]) / np.sum(divisor[rows])
-            assert each.value == pytest.approx(expected, rel=1e-4), (reduction, each.slice)
 
 
 @pytest.mark.parametrize(
@@ -546,7 +574,9 @@ def test_a_rule_names_one_of_several_outputs_and_its_weights_are_used(form):
     model.compute_loss(None, block.y, block.predictions[CANDIDATE], block.weight)
     rule = {"kind": "at_most", "metric": "mean_absolute_error", "bound": 9.0}
     gate = Gate(model, [Rule(**rule, output=names[1])], {}, {}, {})
-    found = gate.judge([block], compared=False).metrics[f"{names[1]}_mean_absolute_error"]
+    found = gate.judge([block], compared=False, batch_size=32).metrics[
+        f"{names[1]}_mean_absolute_error"
+    ]
     assert found == pytest.approx(np.average(np.abs(y[1, :, 0]), weights=weight[1]), rel=1e-5)
     with pytest.raises(FinalError, match=f'one of the outputs .*output="{names[0]}"'):
         Gate(model, [Rule(**rule)], {}, {}, {})
@@ -585,8 +615,52 @@ def test_a_loss_of_the_model_that_reads_the_inputs_is_that_of_keras(tmp_path):
         group=None,
     )
     blocks = predictor.blocks(RecordFiles.of([tmp_path / "records"]), 300, batch_size=64)
-    outcome = Gate(model, [], {}, {}, {}).judge(blocks, compared=False)
+    outcome = Gate(model, [], {}, {}, {}).judge(blocks, compared=False, batch_size=32)
     assert outcome.metrics == {"loss": pytest.approx(whole, rel=1e-5)}
+
+
+@pytest.mark.parametrize(
+    ("different", "repeats", "copies"), [(200, 5, 0.8), (300, 1, 0.0), (20, 15, 0.0)]
+)
+def test_copies_of_records_are_one_group_and_records_of_few_values_are_not(
+    tmp_path, different, repeats, copies
+):
+    numbers = np.tile(np.arange(different), repeats)
+    with tf.io.TFRecordWriter(str(tmp_path / "records")) as writer:
+        for each in numbers:
+            feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[each]))
+            features = tf.train.Features(feature={"a": feature})
+            writer.write(tf.train.Example(features=features).SerializeToString())
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    schema = {"a": Feature("int64")}
+    predictor = Predictor(
+        model, None, schema, lambda x: (x["a"][:, None], x["a"] % 2), columns=[], group=None
+    )
+    files = RecordFiles.of([tmp_path / "records"])
+    groups = np.concatenate([b.groups for b in predictor.blocks(files, len(numbers), 32)])
+    assert predictor.copies == pytest.approx(copies)
+    assert len(predictor.chosen(numbers)[1]) == different
+    together = all(len(set(groups[numbers == each])) == 1 for each in range(different))
+    assert together == bool(copies) or repeats == 1
+
+
+def test_different_records_have_different_contents():
+    numbers = np.stack(np.meshgrid(np.arange(-40, 40), np.arange(-40, 40)), -1).reshape(-1, 2)
+    words = tf.strings.as_string(tf.constant(numbers[:, 0]))
+    for given in (numbers, numbers * 0.25, (words, tf.constant(numbers[:, 1]))):
+        contents = content_of(tf.nest.map_structure(tf.constant, given))
+        assert len(np.unique(contents)) == len(numbers)
+    assert content_of((words, tf.RaggedTensor.from_row_lengths(words, [1] * 6400))) is None
+
+
+def test_records_of_the_training_in_another_split_are_warned_of():
+    train = np.arange(5000)
+    [warning] = copied("test", train, np.arange(4900, 6000))
+    assert warning.startswith("2.0% of 5,000 records of the training are also in the split 'test'")
+    assert not [*copied("test", train, np.arange(4990, 6000))]
+    few = np.arange(5000) % 30  # of few values, of which equal ones are independent
+    assert not [*copied("test", few, few)]
 
 
 def test_padding_that_the_model_masks_is_not_measured(tmp_path):
@@ -612,7 +686,7 @@ def test_padding_that_the_model_masks_is_not_measured(tmp_path):
         group=None,
     )
     blocks = predictor.blocks(RecordFiles.of([tmp_path / "records"]), 300, batch_size=64)
-    outcome = Gate(model, [], {}, {}, {}).judge(blocks, compared=False)
+    outcome = Gate(model, [], {}, {}, {}).judge(blocks, compared=False, batch_size=32)
     assert outcome.metrics["accuracy"] == pytest.approx(whole["accuracy"], rel=1e-5)
 
 
@@ -685,21 +759,7 @@ def test_the_card_shows_each_verdict_and_no_markup_of_names(model):
         Rule(kind="at_most", metric="mae", bound=0.9, slices=["label"], least=10**6),
     ]
     outcome = judged(model, rules, block)
-    document = {
-        "records": outcome.records,
-        "split": "test",
-        "metrics": outcome.metrics,
-        "intervals": outcome.intervals,
-        "baseline": {"url": "s3://a/serving/1", "metrics": outcome.baseline},
-        "verdicts": [each.to_dict() for each in outcome.verdicts],
-        "failures": outcome.failures,
-        "warnings": [],
-        "passed": False,
-        "candidate": {"run": "a", "hparams": {"units": 64}},
-        "outputs": {},
-        "worst": {},
-    }
-    page = card(document, "run <1>")
+    page = card(document_of(outcome), "run <1>")
     assert "<script" not in page
     assert "country=&lt;script&gt;alert(1)&lt;/<wbr>script&gt;" in page
     assert re.search(r"of the baseline: worse by 0\.\d{4} ", page), "a line ends within a number"

@@ -225,7 +225,9 @@ def test_a_record_without_a_value_that_the_model_needs_is_rejected_or_filled(pre
     file = tmp_path / "flats.csv"
     file.write_text("town,rooms,area\nGraz,3,50\nLyon,,40\nBergen,2,30\n")
     source = {"kind": "csv", "url": file.as_uri()}
-    with pytest.raises(FinalError, match=r"column 'rooms' is missing.*give values in 'fill' for 'rooms'"):
+    with pytest.raises(
+        FinalError, match=r"column 'rooms' is missing.*give values in 'fill' for 'rooms'"
+    ):
         predict(source=source)
     store = predict(source=source, max_rejected=1)
     assert read(store)["source_offset"].to_pylist() == [16, 35]

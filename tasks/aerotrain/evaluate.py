@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, counted, nearest
@@ -27,8 +28,7 @@ from aerotrain.evaluation.gate import (
     has_metrics_of_records,
 )
 from aerotrain.evaluation.records import Predictor
-from aerotrain.evaluation.slices import ALL
-from aerotrain.evaluation.verdicts import TOO_FEW, bounded, shown, unjudged
+from aerotrain.evaluation.verdicts import TOO_FEW, of_batches, shown, unjudged
 from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version
 from aerotrain.serving.classes import check_classes
@@ -74,6 +74,7 @@ def run(replica: Replica) -> dict[str, Any]:
         "records": outcome.records,
         "metrics": outcome.metrics,
         "intervals": outcome.intervals,
+        "by_batches": dict.fromkeys(outcome.by_batches, arguments.batch_size),
         "baseline": {"url": baseline, "metrics": outcome.baseline} if baseline else None,
         "thresholds": dict(arguments.thresholds),
         "verdicts": [each.to_dict() for each in outcome.verdicts],
@@ -104,6 +105,18 @@ def reasons(
     """The reasons against the model, and the warnings, as sentences."""
     failures = [*not_finite(outcome.metrics), *outcome.failures]
     warnings = [*unjudged(outcome.verdicts), *seen.warnings]
+    if outcome.copies:
+        warnings.append(
+            f"{outcome.copies:.0%} of the records equal another one: equal records count as one "
+            "in intervals and comparisons; remove copies from the data, or name the column that "
+            "they share as group"
+        )
+    if outcome.by_batches:
+        warnings.append(
+            f"{', '.join(outcome.by_batches)}: measured by batches of {arguments.batch_size} "
+            "records, as Keras's evaluate does, because the value of a batch is not made of those "
+            "of its records; so there is no interval, and another batch size gives another value"
+        )
     (failures if arguments.leakage == Choice.REFUSE else warnings).extend(seen.leaks)
     if arguments.compares and baseline is None:
         first = "there is no exported version to compare with"
@@ -230,13 +243,14 @@ def evaluate(
         diagnostics = Diagnostics(label_names, dataset.label)
         blocks = predictor.blocks(files, split.records, arguments.batch_size)
         watched = diagnostics.watched(blocks)
-        outcome = gate.judge(watched, compared=served is not None)
-        return outcome, examined(
+        outcome = gate.judge(watched, compared=served is not None, batch_size=arguments.batch_size)
+        return replace(outcome, copies=predictor.copies), examined(
             diagnostics,
             model,
             code.transform,
             dataset,
-            split,
+            arguments.split,
+            predictor=predictor,
             statistics=statistics,
             url=arguments.data,
             scratch=replica.scratch,
@@ -292,17 +306,8 @@ def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> O
                 f"{rule.metric!r} is not a metric of the model{nearest(rule.metric, metrics)}; it "
                 f"has {', '.join(metrics)}"
             )
-        seen = {
-            "rule": str(rule),
-            "bound": rule.bound,
-            "metric": rule.metric,
-            "slice": ALL,
-            "records": split.records,
-            "value": metrics[rule.metric],
-            "interval": (math.nan, math.nan),
-        }
-        verdicts.append(bounded(rule, seen))
-    return Outcome(split.records, metrics, {}, {}, verdicts)
+        verdicts.append(of_batches(rule, rule.metric, metrics[rule.metric], split.records))
+    return Outcome(split.records, metrics, {}, {}, verdicts, by_batches=list(metrics))
 
 
 def not_finite(metrics: Mapping[str, float]) -> list[str]:

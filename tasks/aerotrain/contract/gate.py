@@ -61,7 +61,8 @@ class Rule:
     The rule holds for all records, and for each slice of at least ``least`` records. A slice is a
     column's name, ``{"column": "age", "buckets": 4}`` for quartiles,
     ``{"column": "age", "buckets": [18, 65]}`` for ranges, or a list of these, which are crossed.
-    ``too_few`` says what happens where too few records are left.
+    ``too_few`` says what happens where too few records are left: by default, slices are accepted
+    unseen, and a model of which no record can be judged is refused.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -76,7 +77,7 @@ class Rule:
     slices: Sequence[Column | Sequence[Column]] = ()
     least: int = LEAST
     level: float = LEVEL
-    too_few: str = Choice.ACCEPT
+    too_few: str | None = None
 
     def __post_init__(self) -> None:
         where = f"the rule {self.kind}({self.metric!r})"
@@ -102,7 +103,7 @@ class Rule:
             raise SpecError(f"least of {where} must be 2 records or more, got {self.least!r}")
         if not is_number(self.level) or not 0 < self.level < 0.5:
             raise SpecError(f"level of {where} must be between 0 and 0.5, got {self.level!r}")
-        if self.too_few not in tuple(Choice):
+        if self.too_few not in (None, *Choice):
             raise SpecError(
                 f"too_few of {where} must be 'accept' or 'refuse', got {self.too_few!r}"
             )

@@ -11,7 +11,7 @@ from aerotrain.data.statistics.axis import text_of
 from aerotrain.data.statistics.markup import document, isolated, table, text
 from aerotrain.evaluation.pictures import STYLE, pictures
 from aerotrain.evaluation.slices import ALL
-from aerotrain.evaluation.verdicts import FAIL, PASS
+from aerotrain.evaluation.verdicts import FAIL, PASS, TOO_FEW
 
 _STYLE = """
 .forest svg { width: 18rem; height: 1.3rem; border: 0; overflow: visible; }
@@ -48,7 +48,9 @@ Verdict = Mapping[str, Any]
 
 def card(found: Mapping[str, Any], title: str) -> str:
     """The page of what ``card.json`` holds."""
-    head = "accepted" if found["passed"] else '<span class="warn">refused</span>'
+    few = [each for each in found["verdicts"] if (each["verdict"], each["slice"]) == (TOO_FEW, ALL)]
+    unseen = "accepted, and not judged: too few records" if few else "accepted"
+    head = unseen if found["passed"] else '<span class="warn">refused</span>'
     records = counted(found["records"], "record")
     by_rule = groupby(found["verdicts"], key=lambda each: str(each["rule"]))
     rules = "".join(_rule(name, list(verdicts)) for name, verdicts in by_rule)
@@ -79,7 +81,9 @@ def _metrics(found: Mapping[str, Any]) -> str:
     rows = []
     for name, value in found["metrics"].items():
         low, high = found["intervals"].get(name, (math.nan, math.nan))
-        row = [isolated(name, 60), _number(value), _interval(low, high)]
+        batches = found["by_batches"].get(name)
+        interval = _interval(low, high) if batches is None else f"of batches of {batches:,}"
+        row = [isolated(name, 60), _number(value), interval]
         rows.append([*row, *([_number(baseline["metrics"][name])] if baseline else [])])
     return f'<h2>Metrics</h2><div class="table figures">{table(rows, heads)}</div>'
 
@@ -119,8 +123,11 @@ def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
     # The bound of a loss of nothing is minus zero.
     drawn = f'<span class="caption">dotted: {_number(bound + 0.0)}</span>'
     heads = ["slice", "verdict", "value", *compared_heads, drawn, "records"]
+    loss = verdicts[0]["detectable"]
+    seen = "" if loss is None else f"80 of 100 runs refuse a loss of {_number(loss + abs(bound))}"
+    caption = "; ".join(filter(None, (_counts(verdicts), seen)))
     return (
-        f'<h2>{isolated(name, 200)}</h2><div class="caption">{_counts(verdicts)}</div>'
+        f'<h2>{isolated(name, 200)}</h2><div class="caption">{caption}</div>'
         f'<div class="table figures forest">{table(rows, heads)}</div>'
     )
 

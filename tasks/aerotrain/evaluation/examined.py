@@ -9,15 +9,16 @@ import keras
 import numpy as np
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.data.dataset import Dataset, Schema, Split
+from aerotrain.data.dataset import Dataset, Schema
 from aerotrain.evaluation.diagnostics import Diagnostics
-from aerotrain.evaluation.leakage import SAMPLE, leaking_columns
+from aerotrain.evaluation.leakage import SAMPLE, copied, leaking_columns
+from aerotrain.evaluation.records import Predictor, content_of
 from aerotrain.evaluation.slices import Statistics
 from aerotrain.evaluation.worst import described, records_at
 from aerotrain.serving.servable import Servable
 from aerotrain.training.input.batches import Transform, first_records, parse
 from aerotrain.training.input.record_files import RecordFiles, streamed
-from aerotrain.training.input.shards import enough
+from aerotrain.training.input.shards import TRAIN_SPLIT, enough
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,25 +37,36 @@ def examined(
     model: keras.Model,
     transform: Transform,
     dataset: Dataset,
-    split: Split,
+    name: str,
     *,
+    predictor: Predictor,
     statistics: Statistics,
     url: str,
     scratch: Path,
 ) -> Examined:
-    """What ``diagnostics`` has gathered of the ``split``, and what some of its records show.
+    """What ``diagnostics`` has gathered of the split ``name``, and what some records show.
 
-    Shards of the ``dataset`` at ``url`` that hold these records are downloaded below ``scratch``.
+    ``predictor`` has predicted it. Shards of the ``dataset`` at ``url`` that hold records which are
+    looked at are downloaded below ``scratch``.
     """
+    split = dataset.splits[name]
     with streamed(url, enough(split.shards, SAMPLE), scratch) as files:
         columns = _scalars(model, transform, dataset.schema, files)
+    warnings = diagnostics.warnings()
+    trained = dataset.splits.get(TRAIN_SPLIT, split)
+    if trained is not split:
+        with streamed(url, enough(trained.shards, SAMPLE), scratch) as files:
+            features = parse(first_records(files, SAMPLE), dataset.schema)
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(transform(features))
+        if (contents := content_of((x, y))) is not None:
+            warnings += copied(name, *predictor.chosen(np.asarray(contents)))
     leaks = [each for y in diagnostics.targets.values() for each in leaking_columns(columns, y)]
     places = {each.place for found in diagnostics.worst.values() for each in found}
     records = records_at(url, split.shards, places, scratch)
     schema, names = dataset.schema, dataset.names
     units = {name: each.get("since_1970", "") for name, each in statistics.items()}
     return Examined(
-        warnings=diagnostics.warnings(),
+        warnings=warnings,
         leaks=list(dict.fromkeys(leaks)),
         outputs=diagnostics.outputs,
         worst={

@@ -5,15 +5,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.gate import Kind, Rule, columns_of
 from aerotrain.data.dataset import Schema
-from aerotrain.evaluation.metrics import CellMetrics, extra_metrics, name_of, output_names
+from aerotrain.evaluation.metrics import (
+    CellMetrics,
+    States,
+    extra_metrics,
+    name_of,
+    output_names,
+)
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
 from aerotrain.evaluation.slices import Slicing, Statistics, check_slice, slicing_of
 from aerotrain.evaluation.sums import Sums
-from aerotrain.evaluation.verdicts import FAIL, Judge, Verdict
+from aerotrain.evaluation.verdicts import FAIL, Judge, Verdict, of_batches
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.metric_state import MetricState
@@ -29,7 +36,9 @@ class Outcome:
     """What an evaluation has found.
 
     ``metrics`` and ``intervals`` are those of the model over all records, ``baseline`` are the
-    metrics of the baseline, and empty without one.
+    metrics of the baseline, and empty without one. Those of ``by_batches`` are no sums over
+    records, and have no interval. ``copies`` is the share of records that equal another one, if
+    these are copies.
     """
 
     records: int
@@ -37,6 +46,8 @@ class Outcome:
     intervals: Mapping[str, tuple[float, float]]
     baseline: Mapping[str, float]
     verdicts: Sequence[Verdict]
+    by_batches: Sequence[str] = ()
+    copies: float = 0.0
 
     @property
     def failures(self) -> list[str]:
@@ -70,11 +81,14 @@ class Gate:
                 _, names = self._slicings.setdefault(repr(given), (slicing, {}))
                 names[name] = None
 
-    def judge(self, blocks: Iterable[Block], *, compared: bool) -> Outcome:
-        """The outcome over all records of ``blocks``.
+    def judge(self, blocks: Iterable[Block], *, compared: bool, batch_size: int) -> Outcome:
+        """The outcome over all records of ``blocks``, which consist of batches of ``batch_size``.
 
         Where nothing is ``compared``, the blocks have no predictions of a baseline, and rules that
         need them have no verdict.
+
+        Raises:
+            FinalError: a rule compares a metric that is no sum over records, or has slices of it.
         """
         models = [CANDIDATE, BASELINE] if compared else [CANDIDATE]
         whole = Sums(self._metrics, None, Slicing(), models)
@@ -82,26 +96,49 @@ class Gate:
             key: Sums(self._metrics, tuple(names), slicing, models)
             for key, (slicing, names) in self._slicings.items()
         }
+        by_batches: list[str] = []
+        measured: dict[str, States] = {}
         for number, block in enumerate(blocks):
             if not number:
                 self._metrics.build(block.y, block.predictions[CANDIDATE], block.weight)
+                by_batches = self._metrics.no_sums(block.of(CANDIDATE))
+                self._check_no_sums(by_batches)
+                measured = dict.fromkeys(models if by_batches else (), self._metrics.zero)
             for each in (whole, *by_slicing.values()):
                 each.add(block)
+            for model, states in measured.items():
+                measured[model] = self._metrics.measure(states, block.of(model), batch_size)
         judge = Judge(self._better)
+        values = {model: dict(judge.figures(whole, model, 0).values) for model in models}
+        for model, states in measured.items():
+            found = self._metrics.results([np.asarray(each)[None] for each in states], None)
+            values[model] |= {name: float(found[name][0]) for name in by_batches}
+        ours = values[CANDIDATE]
+        verdicts: list[Verdict] = []
+        for rule, name in zip(self._rules, self._names, strict=True):
+            if name in by_batches:
+                verdicts.append(of_batches(rule, name, ours[name], whole.records(0)))
+            elif compared or rule.kind != Kind.NO_WORSE:
+                sums = [whole, *(by_slicing[repr(each)] for each in rule.slices)]
+                verdicts += judge.verdicts(rule, name, sums)
         figures = judge.figures(whole, CANDIDATE, 0)
-        baseline = judge.figures(whole, BASELINE, 0).values if compared else {}
-        verdicts = [
-            verdict
-            for rule, name in zip(self._rules, self._names, strict=True)
-            if compared or rule.kind != Kind.NO_WORSE
-            for verdict in judge.verdicts(
-                rule, name, [whole, *(by_slicing[repr(each)] for each in rule.slices)]
-            )
-        ]
         intervals = {
-            name: whole.estimate(figures, name, 0).interval(_LEVEL) for name in figures.values
+            name: whole.estimate(figures, name, 0).interval(_LEVEL)
+            for name in ours
+            if name not in by_batches
         }
-        return Outcome(whole.records(0), figures.values, intervals, baseline, verdicts)
+        baseline = values.get(BASELINE, {})
+        return Outcome(whole.records(0), ours, intervals, baseline, verdicts, by_batches)
+
+    def _check_no_sums(self, by_batches: Sequence[str]) -> None:
+        for rule, name in zip(self._rules, self._names, strict=True):
+            if name in by_batches and (rule.kind == Kind.NO_WORSE or rule.slices):
+                raise FinalError(
+                    f"{rule} needs values of single records, and {name!r} of a batch is not made "
+                    "of those of its records: use at_least or at_most without slices, or a metric "
+                    "that is a sum or a mean over records, such as one of keras.metrics or a "
+                    "function of the module that returns a number for each record"
+                )
 
 
 def has_metrics_of_records(model: keras.Model) -> bool:

@@ -24,6 +24,9 @@ GROUPS, SAMPLES = 200, 400
 #: The fewest groups with records of which a spread can be estimated.
 FEWEST_GROUPS = 10
 
+#: The probability with which a loss is seen that is called detectable.
+_POWER = 0.8
+
 Floats = NDArray[np.float64]
 
 
@@ -52,6 +55,14 @@ class Estimate:
         if self.error == 0:
             return 1.0 if self.value >= bound else 0.0
         return float(special.stdtr(self.freedom, (self.value - bound) / self.error))
+
+    def detectable(self, level: float) -> float:
+        """The distance from a bound of which a test at ``level`` sees 80 % (its power).
+
+        NIST/SEMATECH e-Handbook of Statistical Methods, section 7.2.2.2, for Student's t.
+        """
+        quantiles = special.stdtrit(self.freedom, [1 - level, _POWER])
+        return float(quantiles.sum() * self.error)
 
     @property
     def is_known(self) -> bool:

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 #: The records that are looked at, and the fewest.
 SAMPLE, _FEWEST = 5000, 200
 
+#: The share of training records that may be in another split, by chance.
+_COPIED = 0.01
+
 #: Ranges of a number that has more values.
 _RANGES = 64
 
@@ -37,6 +40,23 @@ def leaking_columns(columns: Mapping[str, NDArray[Any]], y: NDArray[Any]) -> lis
     are_classes = len(np.unique(target)) <= _CLASSES and not (target % 1).any()
     score = _accuracy if are_classes else _explained
     return list(_sentences(columns, target, score, "labels" if are_classes else "variance"))
+
+
+def copied(
+    split: str, of_training: NDArray[np.int64], contents: NDArray[np.int64]
+) -> Iterator[str]:
+    """A sentence if records of the training are also in ``split``, by the contents of some.
+
+    Records of a few values are often equal, and are not looked at.
+    """
+    if len(of_training) and len(np.unique(of_training)) > len(of_training) / 2:
+        share = float(np.isin(of_training, contents).mean())
+        if share >= _COPIED:
+            yield (
+                f"{share:.1%} of {len(of_training):,} records of the training are also in the "
+                f"split {split!r}, so the metrics are better than those of new records: give "
+                "copies one key, or remove them from the data"
+            )
 
 
 def _sentences(

@@ -1,6 +1,7 @@
 """The states of metrics for many cells at once; a cell is one group of the records of one slice.
 
-As in training, the state of a metric must be a sum over records: states of cells are added.
+States of cells are added, so the state of a metric must be a sum over records. Others, such as an
+F1 score that a function computes of a batch, are measured by batches, as Keras's ``evaluate`` does.
 """
 
 import inspect
@@ -16,14 +17,12 @@ from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.gate import Rule
+from aerotrain.evaluation.records import Records
 from aerotrain.training.internals import keras3, tensorflow2
 from aerotrain.training.steps.metric_state import MetricState, flat
 
 #: States by variable, each ``(cells, *shape)``.
 States = list[NDArray[Any]]
-
-#: ``x``, ``y``, ``y_pred``, ``weight``, ``added_loss`` and ``masks`` of records.
-Records = tuple[Any, Any, Any, Any, tf.Tensor, Mapping[int, tf.Tensor]]
 
 #: The names of metrics, in their order; None are all of them.
 Names = tuple[str, ...] | None
@@ -32,6 +31,9 @@ Shape = tuple[int, ...]
 
 #: The records by which it is seen what a metric takes.
 _FEW = 101
+
+#: The records by which it is seen whether a metric is a sum over records, and those of a batch.
+_TRIED, _BATCH = 128, 32
 
 #: Metrics whose values are from 0 to 1.
 _RATES = (
@@ -79,7 +81,6 @@ class CellMetrics:
         self, model: keras.Model, extra: Mapping[str, tuple[keras.metrics.Metric, str | None]]
     ) -> None:
         self._compiled = MetricState(model)
-        self._reductions = keras3.average_losses(model)
         self._extra = extra
         self._outputs = output_names(model)
         self._by_name = keras3.compiled_by_name(model) | {n: m for n, (m, _) in extra.items()}
@@ -87,6 +88,7 @@ class CellMetrics:
         self.zero: list[NDArray[Any]] = []
         # A function for each ``names``: TensorFlow warns of one that is traced again for others.
         self._functions = cache(self._functions_of)
+        self._measure = tf.function(self._updated, autograph=False, reduce_retracing=True)
 
     def _functions_of(self, names: Names) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """What computes the states of cells, and what computes the results of states."""
@@ -119,6 +121,35 @@ class CellMetrics:
 
     def _of_output(self, output: str | None, *structures: Any) -> list[Any]:
         return [chosen(each, output, self._outputs) for each in structures]
+
+    def no_sums(self, records: Records) -> list[str]:
+        """The names of the metrics that are no sums over records, as the first ones show.
+
+        The sum of the states of single records has another result than that of batches, for the
+        predictions, or for those of other records, as few would show it if all are right.
+        """
+        count = min(_TRIED, len(records[4]))
+        x, y, y_pred, weight, added, masks = _rows(records, slice(count))
+        found: dict[str, None] = {}
+        for turn in (0, 1):
+            rolled = tf.nest.map_structure(partial(tf.roll, shift=turn, axis=0), (y_pred, masks))
+            few = x, y, rolled[0], weight, added, rolled[1]
+            singly, in_batches = (
+                [each.sum(axis=0) for each in self.states(few, np.array(ends), None)]
+                for ends in (range(1, count + 1), [*range(_BATCH, count, _BATCH), count])
+            )
+            pairs = [np.stack(pair) for pair in zip(singly, in_batches, strict=True)]
+            for name, (one, other) in self.results(pairs, None).items():
+                if not np.isclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True):
+                    found[name] = None
+        return list(found)
+
+    def measure(self, states: States, records: Records, batch_size: int) -> States:
+        """``states`` after each batch of ``records``, as Keras's ``evaluate`` updates them."""
+        for first in range(0, len(records[4]), batch_size):
+            batch = _rows(records, slice(first, first + batch_size))
+            states = self._measure(states, batch)
+        return states
 
     def zeros(self, names: Names) -> list[NDArray[Any]]:
         """The state of no records, of those metrics."""
@@ -156,10 +187,7 @@ class CellMetrics:
         starts = tf.concat([[tf.constant(0, ends.dtype)], ends[:-1]], axis=0)
 
         def of_cell(place: tuple[tf.Tensor, tf.Tensor]) -> list[tf.Tensor]:
-            def part(each: tf.Tensor | None) -> tf.Tensor | None:
-                return None if each is None else each[place[0] : place[1]]
-
-            state = self._state(tf.nest.map_structure(part, records), place[1] - place[0])
+            state = self._state(_rows(records, slice(*place)), place[1] - place[0])
             # What is not returned is not computed.
             return [state[each] for each in places]
 
@@ -167,31 +195,32 @@ class CellMetrics:
         return tf.map_fn(of_cell, (starts, ends), fn_output_signature=types)
 
     def _state(self, cell: Records, records: tf.Tensor) -> list[tf.Tensor]:
-        x, y, y_pred, weight, added_loss, masks = cell
+        """The state of one cell of so many records."""
+        states = self._updated([tf.constant(each) for each in self.zero], cell)
+        variables = self._compiled.variables
+        return [
+            # Keras counts an update of the losses of outputs as one, whatever its records are.
+            each * tf.cast(records, each.dtype) if id(variable) in self._compiled.by_batch else each
+            for variable, each in zip(variables, states, strict=False)
+        ] + states[len(variables) :]
+
+    def _updated(self, states: Sequence[Any], records: Records) -> list[tf.Tensor]:
+        """``states`` after Keras's update for a batch."""
+        x, y, y_pred, weight, added_loss, masks = records
         keras3.set_masks(y_pred, masks)
         compiled, model = self._compiled, self._compiled.model
-        scope = compiled.scope([tf.constant(each) for each in compiled.zero])
+        scope = compiled.scope(states)
         with scope:
             added = [tf.reduce_mean(added_loss)]
             loss = keras3.compute_loss(model, x, y, y_pred, weight, added, training=False)
-            keras3.track_loss(model, loss, self._share_of_loss(weight, records))
+            keras3.track_loss(model, loss, tf.shape(added_loss)[0])
             model.compute_metrics(x, y, y_pred, sample_weight=weight)
-        states = [
-            # Keras counts an update of the losses of outputs as one, whatever its records are.
-            each * tf.cast(records, each.dtype) if id(variable) in compiled.by_batch else each
-            for variable, each in zip(compiled.variables, compiled.of(scope), strict=True)
-        ]
+        after = compiled.of(scope)
         for metric, output in self._extra.values():
-            zero = self.zero[len(states) : len(states) + len(metric.variables)]
+            begin = states[len(after) : len(after) + len(metric.variables)]
             arguments = self._of_output(output, y, y_pred, weight)
-            states += metric.stateless_update_state(list(map(tf.constant, zero)), *arguments)
-        return states
-
-    def _share_of_loss(self, weight: Any, records: tf.Tensor) -> tf.Tensor:
-        """What a loss that is a mean over ``records`` is a mean of: records, or their weights."""
-        if self._reductions == {"mean_with_sample_weight"} and tf.is_tensor(weight):
-            return tf.reduce_sum(weight)
-        return records
+            after += metric.stateless_update_state(list(begin), *arguments)
+        return after
 
     def is_rate(self, name: str) -> bool:
         """Whether the values of the metric of that name are known to be from 0 to 1."""
@@ -249,6 +278,10 @@ class CellMetrics:
             found[name] = _mean(metric.stateless_result(states[at : at + count]))
             at += count
         return found
+
+
+def _rows(records: Any, rows: slice) -> Any:
+    return tf.nest.map_structure(lambda each: None if each is None else each[rows], records)
 
 
 def _mean(value: Any) -> tf.Tensor:

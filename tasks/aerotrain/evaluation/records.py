@@ -18,8 +18,21 @@ from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.internals import keras3, tensorflow2
 from aerotrain.training.model.keras_adapter import KERAS
 
+#: ``x``, ``y``, ``y_pred``, ``weight``, ``added_loss`` and ``masks`` of records.
+Records = tuple[Any, Any, Any, Any, tf.Tensor, Mapping[int, tf.Tensor]]
+
 #: The two models of a comparison.
 CANDIDATE, BASELINE = "candidate", "baseline"
+
+#: The fewest different records, and the greatest share of all, with which equal ones are copies.
+#: Records of a few values are often equal, and yet independent.
+_DIFFERENT, _ALL = 100, 0.99
+
+#: About how many records are looked at, which their hashes choose.
+_CONTENTS = 2**16
+
+#: The factors by which values and their places are mixed, as SplitMix64 does.
+_PLACE, _MIX = -0x61C8864680B583EB, -0x40A7B892E31B1A47
 
 #: The most records of a block, and their bytes.
 _RECORDS, _BYTES = 2**20, 2**27
@@ -46,6 +59,10 @@ class Block:
     masks: Mapping[int, Any] = field(default_factory=dict)
     first: int = 0
 
+    def of(self, model: str) -> Records:
+        """What metrics take, with the predictions of ``model``."""
+        return self.x, self.y, self.predictions[model], self.weight, self.added_loss, self.masks
+
 
 class Predictor:
     """Computes the predictions of a trained model, and of a baseline, for serialized records.
@@ -53,8 +70,8 @@ class Predictor:
     The predictions of ``exported``, if given, stand for those of the trained model.
 
     ``group`` is the column of which equal values are records that depend on each other, so that
-    they are in one group. Without it, consecutive records, whose order is random, are in different
-    ones.
+    they are in one group. Without it, equal records are in one group if there are many of them, and
+    else consecutive records, whose order is random, are in different ones.
     """
 
     def __init__(
@@ -75,6 +92,10 @@ class Predictor:
         self._transform = tensorflow2.converted(transform)
         self._columns = columns
         self._group = group
+        #: The share of the first records that are copies of others.
+        self.copies = 0.0
+        self._contents = np.zeros(0, np.int64)
+        self._every = 1
         self._function: Callable[[Iterator[Any]], Any] = tf.function(
             self._next, autograph=False, reduce_retracing=True
         )
@@ -84,6 +105,7 @@ class Predictor:
         batches = every_record(
             files, self._schema, self._inputs, records=records, batch_size=batch_size
         )
+        self._every = max(1, records // _CONTENTS)
         parts: list[Any] = []
         first = most = 0
         for batch in self._batches(iter(batches)):
@@ -91,10 +113,14 @@ class Predictor:
                 most = max(1, min(_RECORDS, _BYTES // _bytes(batch)) // batch_size)
             parts.append(batch)
             if len(parts) == most:
-                yield _joined(parts, first)
+                yield self._joined(parts, first)
                 parts, first = [], first + most * batch_size
         if parts:
-            yield _joined(parts, first)
+            yield self._joined(parts, first)
+
+    def chosen(self, contents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Those of other ``contents``, and of what was predicted, which hashes choose alike."""
+        return contents[contents % self._every == 0], self._contents
 
     def _batches(self, iterator: Iterator[Any]) -> Iterator[dict[str, Any]]:
         """What a block has of each batch."""
@@ -115,6 +141,8 @@ class Predictor:
             others["weight"] = weight
         if _reads_inputs(self._model):
             others["x"] = x
+        if (content := content_of((x, y))) is not None:
+            others["contents"] = content
         if self._group is not None:
             value = features[self._group]
             text = value if value.dtype == tf.string else tf.strings.as_string(value)
@@ -135,6 +163,52 @@ class Predictor:
         added_loss = tf.fill(records, added)
         return {**others, "predictions": predictions, "added_loss": added_loss, "masks": masks}
 
+    def _joined(self, parts: Sequence[Any], first: int) -> Block:
+        """The block of several batches, of which ``first`` is the place of the first record."""
+        whole = tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *parts)
+        contents = np.asarray(whole.get("contents", ()), np.int64)
+        sample = contents[contents % self._every == 0]
+        self._contents = np.union1d(self._contents, sample)
+        if not first and _DIFFERENT <= len(self._contents) < _ALL * len(sample):
+            self.copies = 1 - len(self._contents) / len(sample)
+        if "groups" in whole:
+            groups = np.asarray(whole["groups"])
+        else:
+            places = np.arange(first, first + len(whole["added_loss"]))
+            groups = (contents if self.copies else places) % GROUPS
+        return Block(
+            features=whole["columns"],
+            groups=groups,
+            y=whole["y"],
+            weight=whole.get("weight"),
+            predictions=whole["predictions"],
+            added_loss=whole["added_loss"],
+            x=whole.get("x"),
+            masks=whole["masks"],
+            first=first,
+        )
+
+
+def content_of(structure: Any) -> tf.Tensor | None:
+    """A hash of each record ``(records,)`` of tensors; None if one of them is ragged or sparse."""
+    flat = tf.nest.flatten(structure)
+    if not all(tf.is_tensor(each) and isinstance(each, tf.Tensor) for each in flat):
+        return None
+    total = tf.zeros([], tf.int64)
+    for number, each in enumerate(flat):
+        if each.dtype == tf.string:
+            bits = tf.strings.to_hash_bucket_fast(each, 2**62)
+        elif each.dtype.is_floating:
+            bits = tf.cast(tf.bitcast(tf.cast(each, tf.float32), tf.int32), tf.int64)
+        else:
+            bits = tf.cast(each, tf.int64)
+        bits = tf.reshape(bits, [tf.shape(bits)[0], -1])
+        places = tf.range(1, tf.shape(bits, tf.int64)[1] + 1) + (number << 32)
+        bits = bits + places * _PLACE
+        bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, 30)) * _MIX
+        total += tf.reduce_sum(tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, 27)), 1)
+    return total
+
 
 def _reads_inputs(model: keras.Model) -> bool:
     """Whether the loss or the metrics may be computed from ``x``, which those of Keras are not."""
@@ -146,20 +220,3 @@ def _bytes(batch: Any) -> int:
     """The bytes of one record of a batch."""
     arrays = [np.asarray(each) for each in tf.nest.flatten(batch)]
     return max(1, sum(each.nbytes for each in arrays) // len(arrays[0]))
-
-
-def _joined(parts: Sequence[Any], first: int) -> Block:
-    """The block of several batches, of which ``first`` is the place of the first record."""
-    whole = tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *parts)
-    places = np.arange(first, first + len(whole["added_loss"]))
-    return Block(
-        features=whole["columns"],
-        groups=np.asarray(whole["groups"]) if "groups" in whole else places % GROUPS,
-        y=whole["y"],
-        weight=whole.get("weight"),
-        predictions=whole["predictions"],
-        added_loss=whole["added_loss"],
-        x=whole.get("x"),
-        masks=whole["masks"],
-        first=first,
-    )

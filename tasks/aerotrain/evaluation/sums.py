@@ -59,11 +59,8 @@ class Sums:
             )
 
         self._records.reshape(-1)[cells] += counts
-        x, y, weight, added_loss, masks = map(
-            sorted_, (block.x, block.y, block.weight, block.added_loss, block.masks)
-        )
-        for model, y_pred in block.predictions.items():
-            records = x, y, sorted_(y_pred), weight, added_loss, masks
+        for model in self.models:
+            records = sorted_(block.of(model))
             states = self.metrics.states(records, np.cumsum(counts), self.names)
             for total, each in zip(self._states[model], states, strict=True):
                 total[cells] += each

@@ -304,19 +304,6 @@ def own_state(model: keras.Model) -> list[Any]:
     return list({id(each): each for each in found}.values())
 
 
-def average_losses(model: keras.Model) -> set[str]:
-    """Let the losses of a compiled model be means over records where they are sums of batches.
-
-    A sum depends on how many records a batch has. Returns the reductions of all losses.
-    https://github.com/keras-team/keras/blob/v3.15.1/keras/src/losses/loss.py
-    """
-    found = [each for each in losses(model) if hasattr(each, "reduction")]
-    for each in found:
-        if each.reduction == "sum":
-            each.reduction = "sum_over_batch_size"
-    return {each.reduction for each in found}
-
-
 def layers(model: Any) -> list[Any]:
     """The model and all layers in it, at any depth; also of a tf_keras model."""
     return list(model._flatten_layers())

@@ -1,0 +1,172 @@
+"""Every loss and metric of Keras, and functions of batches, in an evaluation: as in Keras's."""
+
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from benchmarks.keras_table import Table, table_of_losses, table_of_metrics
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.gate import Rule
+from aerotrain.data.dataset import Feature
+from aerotrain.evaluation.gate import Gate
+from aerotrain.evaluation.intervals import GROUPS
+from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
+from aerotrain.training.internals import keras3
+from aerotrain.training.model.keras_adapter import KERAS
+
+pytestmark = pytest.mark.process
+
+BATCH = 8
+
+#: What is compiled of a batch as a whole, besides all that is masked.
+OF_A_BATCH = {"Circle", "Dice", "Tversky", "ignore_class", "largest_distance"}
+
+
+def block_of(model, x, y, weight=None):
+    predictions = KERAS.predict(model, x)
+    count = len(tf.nest.flatten(x)[0])
+    return Block(
+        features={"country": np.full(count, b"DE")},
+        groups=np.arange(count) % GROUPS,
+        y=y,
+        weight=weight,
+        predictions={CANDIDATE: predictions, BASELINE: predictions},
+        added_loss=tf.fill([count], tf.add_n([tf.zeros([]), *model.losses])),
+        x=x,
+        masks=keras3.masks_of(predictions),
+    )
+
+
+def judged(model, blocks, *rules):
+    gate = Gate(model, rules, {"country": Feature("string")}, {}, {})
+    return gate.judge(blocks, compared=True, batch_size=BATCH)
+
+
+def of_keras(model, data):
+    batches = tf.data.Dataset.from_tensor_slices(data).batch(BATCH)
+    return model.evaluate(batches, return_dict=True, verbose=0)
+
+
+def assert_as_keras(table: Table, of_a_batch: set[str]) -> None:
+    keras.utils.set_random_seed(3)
+    model = table.build()
+    data = tf.nest.map_structure(tf.constant, table.data)
+    expected = of_keras(model, data)
+    found = judged(model, [block_of(model, *data)])
+    for name, value in expected.items():
+        assert found.metrics[name] == pytest.approx(np.mean(value), rel=1e-4, abs=1e-6), name
+        low, _ = found.intervals.get(name, (None, None))
+        assert (low is None) == (name in found.by_batches)
+    assert {head.row for head in table.heads if f"{head.name}_loss" in found.by_batches} == (
+        of_a_batch
+    )
+
+
+@pytest.mark.timeout(300)
+def test_every_metric_of_keras_has_the_value_of_evaluate():
+    assert_as_keras(table_of_metrics(), set())
+
+
+@pytest.mark.timeout(300)
+def test_every_loss_of_keras_has_the_value_of_evaluate():
+    table = table_of_losses("mixed", weighted=False)
+    of_a_batch = {
+        head.row
+        for head in table.heads
+        if head.masked
+        or head.row in OF_A_BATCH
+        or getattr(head.make(), "reduction", "") == "sum"  # a function has none
+    }
+    assert_as_keras(table, of_a_batch)
+
+
+def f1(y, y_pred):
+    right = tf.reduce_sum(y * tf.round(y_pred))
+    return 2 * right / (tf.reduce_sum(y) + tf.reduce_sum(tf.round(y_pred)) + 1e-7)
+
+
+def largest_error(y, y_pred):
+    return tf.reduce_max(tf.abs(y - y_pred))
+
+
+def r2(y, y_pred):
+    total = tf.reduce_sum((y - tf.reduce_mean(y)) ** 2) + 1e-7
+    return 1 - tf.reduce_sum((y - y_pred) ** 2) / total
+
+
+def correlation(y, y_pred):
+    ours, theirs = y - tf.reduce_mean(y), y_pred - tf.reduce_mean(y_pred)
+    return tf.reduce_sum(ours * theirs) / tf.norm(ours) / tf.norm(theirs)
+
+
+class Largest(keras.metrics.Metric):
+    def __init__(self, name="largest"):
+        super().__init__(name=name)
+        self.largest = self.add_variable((), initializer="zeros", name="largest")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(y_pred)))
+
+    def result(self):
+        return self.largest
+
+
+def contrastive(y, y_pred):
+    others = tf.matmul(y_pred, y_pred, transpose_b=True)
+    return tf.reduce_mean(tf.reduce_logsumexp(others, axis=1) - tf.linalg.diag_part(others))
+
+
+OF_BATCHES = ("f1", "largest_error", "r2", "correlation", "pearson_correlation", "largest", "loss")
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """A model whose metrics and loss are of batches, its data, and their values by Keras."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
+    functions = [f1, largest_error, r2, correlation, Largest()]
+    pearson = keras.metrics.PearsonCorrelation(axis=0, name="pearson_correlation")
+    model.compile("sgd", contrastive, metrics=[*functions, pearson, "accuracy"])
+    draw = np.random.default_rng(4)
+    x = tf.constant(draw.normal(size=(76, 3)), tf.float32)
+    y = tf.cast(draw.integers(0, 2, (76, 1)), tf.float32)
+    return model, (x, y), of_keras(model, (x, y))
+
+
+def test_metrics_of_batches_are_those_of_evaluate_and_have_no_interval(measured):
+    model, (x, y), expected = measured
+    blocks = [block_of(model, x[:64], y[:64]), block_of(model, x[64:], y[64:])]
+    found = judged(model, blocks)
+    assert found.metrics == pytest.approx(expected, rel=1e-5)
+    assert found.baseline == pytest.approx(expected, rel=1e-5)
+    assert sorted(found.by_batches) == sorted(OF_BATCHES)
+    assert set(found.intervals) == {"accuracy"}
+
+
+def test_a_metric_of_batches_is_found_where_all_predictions_are_right(measured):
+    model, (x, y), _ = measured
+    right = replace(block_of(model, x, y), predictions={CANDIDATE: y, BASELINE: y})
+    assert set(judged(model, [right]).by_batches) >= {"f1", "largest_error", "loss"}
+
+
+@pytest.mark.parametrize("metric", ["f1", "loss"])
+def test_a_bound_is_compared_with_the_value_of_batches(measured, metric):
+    model, data, expected = measured
+    rules = [
+        Rule(kind="at_most", metric=metric, bound=expected[metric] + sign * 1e-3)
+        for sign in (1, -1)
+    ]
+    found = judged(model, [block_of(model, *data)], *rules)
+    assert [each.verdict for each in found.verdicts] == ["pass", "fail"]
+
+
+@pytest.mark.parametrize("values", [{"kind": "no_worse", "better": "higher"}, {"slices": True}])
+def test_a_rule_that_needs_values_of_records_refuses_a_metric_of_batches(measured, values):
+    if values.pop("slices", None):
+        values = {"kind": "at_least", "bound": 0.1, "slices": ["country"]}
+    rule = Rule(metric="f1", **values)
+    with pytest.raises(FinalError, match=r"'f1' of a batch is not made of those of its records"):
+        judged(measured[0], [block_of(measured[0], *measured[1])], rule)
