@@ -31,9 +31,6 @@ _DIFFERENT, _ALL = 100, 0.99
 #: About how many records are looked at, which their hashes choose.
 _CONTENTS = 2**16
 
-#: The factors by which values and their places are mixed, as SplitMix64 does.
-_PLACE, _MIX = -0x61C8864680B583EB, -0x40A7B892E31B1A47
-
 #: The most records of a block, and their bytes.
 _RECORDS, _BYTES = 2**20, 2**27
 
@@ -192,22 +189,10 @@ class Predictor:
 def content_of(structure: Any) -> tf.Tensor | None:
     """A hash of each record ``(records,)`` of tensors; None if one of them is ragged or sparse."""
     flat = tf.nest.flatten(structure)
-    if not all(tf.is_tensor(each) and isinstance(each, tf.Tensor) for each in flat):
+    if not all(isinstance(each, tf.Tensor) for each in flat):
         return None
-    total = tf.zeros([], tf.int64)
-    for number, each in enumerate(flat):
-        if each.dtype == tf.string:
-            bits = tf.strings.to_hash_bucket_fast(each, 2**62)
-        elif each.dtype.is_floating:
-            bits = tf.cast(tf.bitcast(tf.cast(each, tf.float32), tf.int32), tf.int64)
-        else:
-            bits = tf.cast(each, tf.int64)
-        bits = tf.reshape(bits, [tf.shape(bits)[0], -1])
-        places = tf.range(1, tf.shape(bits, tf.int64)[1] + 1) + (number << 32)
-        bits = bits + places * _PLACE
-        bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, 30)) * _MIX
-        total += tf.reduce_sum(tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, 27)), 1)
-    return total
+    hashes = tf.concat([tf.fingerprint(each) for each in flat], axis=1)
+    return tf.bitcast(tf.fingerprint(hashes), tf.int64)
 
 
 def _reads_inputs(model: keras.Model) -> bool:
