@@ -645,12 +645,13 @@ def test_a_loss_of_the_model_that_reads_the_inputs_is_that_of_keras(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("different", "repeats", "copies"), [(200, 5, 0.8), (300, 1, 0.0), (20, 15, 0.0)]
+    ("different", "repeats", "zeros", "copies"),
+    [(200, 5, 0, 0.8), (300, 1, 0, 0.0), (20, 15, 0, 0.0), (300, 5, 300, 0.0)],
 )
 def test_copies_of_records_are_one_group_and_records_of_few_values_are_not(
-    tmp_path, different, repeats, copies
+    tmp_path, caplog, different, repeats, zeros, copies
 ):
-    numbers = np.tile(np.arange(different), repeats)
+    numbers = np.concatenate([np.tile(np.arange(different), repeats), np.zeros(zeros, np.int64)])
     with tf.io.TFRecordWriter(str(tmp_path / "records")) as writer:
         for each in numbers:
             feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[each]))
@@ -668,6 +669,7 @@ def test_copies_of_records_are_one_group_and_records_of_few_values_are_not(
     assert len(predictor.chosen(numbers)[1]) == different
     together = all(len(set(groups[numbers == each])) == 1 for each in range(different))
     assert together == bool(copies) or repeats == 1
+    assert not caplog.messages, "AutoGraph warns of what it cannot read"
 
 
 def test_different_records_have_different_contents():

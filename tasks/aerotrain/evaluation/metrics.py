@@ -295,7 +295,7 @@ def _unlike(records: Records) -> NDArray[np.int64]:
     """
     count = len(records[4])
     numbers = [
-        np.asarray(each[:_AMONG]).reshape(min(count, _AMONG), -1)
+        np.asarray(tf.cast(each[:_AMONG], tf.float32)).reshape(min(count, _AMONG), -1)
         for each in tf.nest.flatten(records[1:4])
         if isinstance(each, tf.Tensor) and each.dtype != tf.string
     ]

@@ -24,9 +24,9 @@ Records = tuple[Any, Any, Any, Any, tf.Tensor, Mapping[int, tf.Tensor]]
 #: The two models of a comparison.
 CANDIDATE, BASELINE = "candidate", "baseline"
 
-#: The fewest different records, and the greatest share of all, with which equal ones are copies.
-#: Records of a few values are often equal, and yet independent.
-_DIFFERENT, _ALL = 100, 0.99
+#: The fewest different records, their greatest share of all, and the greatest share of one of them,
+#: with which equal ones are copies. Records of a few values are often equal, and yet independent.
+_DIFFERENT, _ALL, _OFTEN = 100, 0.99, 0.02
 
 #: About how many records are looked at, which their hashes choose.
 _CONTENTS = 2**16
@@ -138,7 +138,8 @@ class Predictor:
             others["weight"] = weight
         if _reads_inputs(self._model):
             others["x"] = x
-        if (content := content_of((x, y))) is not None:
+        content = content_of((x, y))  # AutoGraph knows no walrus
+        if content is not None:
             others["contents"] = content
         if self._group is not None:
             value = features[self._group]
@@ -166,7 +167,7 @@ class Predictor:
         contents = np.asarray(whole.get("contents", ()), np.int64)
         sample = contents[contents % self._every == 0]
         self._contents = np.union1d(self._contents, sample)
-        if not first and _DIFFERENT <= len(self._contents) < _ALL * len(sample):
+        if not first and self._group is None and _are_copies(sample):
             self.copies = 1 - len(self._contents) / len(sample)
         if "groups" in whole:
             groups = np.asarray(whole["groups"])
@@ -184,6 +185,13 @@ class Predictor:
             masks=whole["masks"],
             first=first,
         )
+
+
+def _are_copies(contents: NDArray[np.int64]) -> bool:
+    """Whether equal records depend on each other; one of a large share would hide all others."""
+    counts = np.unique(contents, return_counts=True)[1]
+    is_often = counts.max(initial=0) > _OFTEN * len(contents)
+    return not is_often and _DIFFERENT <= len(counts) < _ALL * len(contents)
 
 
 def content_of(structure: Any) -> tf.Tensor | None:
