@@ -31,7 +31,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.training import TrainArguments
-from aerotrain.evaluation.gate import Gate, Outcome, has_metrics_of_records
+from aerotrain.evaluation.gate import Gate, has_metrics_of_records
 from aerotrain.evaluation.intervals import GROUPS
 from aerotrain.evaluation.records import CANDIDATE, Block
 from aerotrain.supervisor.ports import reserved_ports
@@ -498,7 +498,8 @@ def by_evaluate(table: Table) -> Iterator[Cell]:
     model = _user_of(table.build).build({}, Arrays(table.data, "one_device", 1).spec)
     batches = tf.data.Dataset.from_tensor_slices(data).batch(8)
     theirs = flat(model.evaluate(batches, return_dict=True, verbose=0))
-    found = evaluated(model, x, y, weight, batch_size=8)
+    block = block_of(model, x, y, weight)
+    found = Gate(model, [], {}, {}, {}).judge([block], compared=False, batch_size=8)
     for head in table.heads:
         names = [each for each in theirs if each.startswith((head.name, f"weighted_{head.name}"))]
         apart = max(
@@ -512,11 +513,11 @@ def by_evaluate(table: Table) -> Iterator[Cell]:
         yield Cell(table.kind, _row(table, head.row), EVALUATE, outcome, detail)
 
 
-def evaluated(model: Any, x: Any, y: Any, weight: Any, batch_size: int) -> Outcome:
-    """What an evaluation finds of these records."""
+def block_of(model: Any, x: Any, y: Any, weight: Any = None) -> Block:
+    """What an evaluation sees of these records."""
     predictions = KERAS.predict(model, x)
     count = len(tf.nest.flatten(x)[0])
-    block = Block(
+    return Block(
         features={},
         groups=np.arange(count) % GROUPS,
         y=y,
@@ -526,7 +527,6 @@ def evaluated(model: Any, x: Any, y: Any, weight: Any, batch_size: int) -> Outco
         x=x,
         masks=keras3.masks_of(predictions),
     )
-    return Gate(model, [], {}, {}, {}).judge([block], compared=False, batch_size=batch_size)
 
 
 def outcomes(settings: Sequence[str], quick: bool = False) -> Iterator[Cell]:
