@@ -1,18 +1,23 @@
 """The small pipelines in dags/, each from its source to an exported model, in this process."""
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 
 from aerotrain import evaluate, export
 from aerotrain import train as training
+from aerotrain.contract.errors import FinalError
 from aerotrain.contract.gate import METRICS
 from aerotrain.evaluation.verdicts import PASS
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
+from devtools.days import write_day
 from support.training_fixtures import DIGITS, Pipeline
 
 pytestmark = pytest.mark.process
@@ -73,3 +78,45 @@ def test_a_pipeline_exports_a_model_that_is_good_enough_and_can_judge_its_slices
     assert {each["slice"]: each["verdict"] for each in found["verdicts"]} == {
         each["slice"]: PASS for each in found["verdicts"]
     }
+
+
+@pytest.mark.usefixtures("models")
+def test_flats_daily_refuses_a_worse_model_of_a_single_day(bag: DagBag, tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, data="")
+    write_day(f"{pipeline.store}/flats", date(2026, 11, 23))
+    plan: Any = bag.dags["flats_daily"].get_task("prepare.plan")
+    rules = {name: plan.job["arguments"][name] for name in ("key", "splits")}
+    source = {"kind": "parquet", "url": f"{pipeline.store}/flats"}
+    data = prepare(pipeline.store, tmp_path / "scratch", source, **rules)
+    good, bad = (
+        training.run(
+            pipeline.replica(
+                "train", run, model="flats", data=data, epochs=epochs, hparams={"learning_rate": r}
+            )
+        )
+        for run, epochs, r in (("good", 20, 1e-3), ("bad", 1, 1e-7))
+    )
+    version = export.run(pipeline.replica("export", "good", model=good, data=data))
+    gate = {"gate": comparisons(bag, "flats_daily"), "baseline": version, "first_run": "refuse"}
+    evaluate.run(pipeline.replica("evaluate", "good", model=good, data=data, **gate))
+    with pytest.raises(FinalError, match=r"accuracy is .* of the baseline: worse by"):
+        evaluate.run(pipeline.replica("evaluate", "bad", model=bad, data=data, **gate))
+
+
+@pytest.mark.usefixtures("models")
+def test_copies_of_records_in_training_and_test_are_named(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, data="")
+    flats = pq.read_table(DATA / "flats.parquet")
+    twice = pa.concat_tables([flats, flats])
+    flat = pa.array([f"flat {each}" for each in range(twice.num_rows)])
+    pq.write_table(
+        twice.set_column(twice.schema.get_field_index("flat"), "flat", flat),
+        tmp_path / "twice.parquet",
+    )
+    source = {"kind": "parquet", "url": (tmp_path / "twice.parquet").as_uri()}
+    data = prepare(pipeline.store, tmp_path / "scratch", source, key=["flat"])
+    model = training.run(pipeline.replica("train", "r", model="flats", data=data, epochs=1))
+    replica = pipeline.replica("evaluate", "r", model=model, data=data, thresholds={"accuracy": 0})
+    evaluate.run(replica)
+    warnings = json.loads(open_store(replica.job.prefix).get(METRICS))["warnings"]
+    assert any("of the training are also in the split 'test'" in each for each in warnings)

@@ -25,7 +25,7 @@ from aerotrain.evaluation.gate import (
     check_rules_of_batches,
     has_metrics_of_records,
 )
-from aerotrain.evaluation.intervals import GROUPS, Estimate, holm
+from aerotrain.evaluation.intervals import GROUPS, Estimate, estimate, holm, samples
 from aerotrain.evaluation.leakage import copied, leaking_columns
 from aerotrain.evaluation.metrics import chosen
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor, content_of
@@ -303,6 +303,31 @@ def test_a_detectable_loss_is_refused_in_80_of_100_runs():
     for estimates, share in ((gains, 0.05), (worse, 0.8)):
         refused = np.mean([each.probability_below(0) < 0.05 for each in estimates])
         assert refused == pytest.approx(share, abs=0.03)
+
+
+def wrong_refusals(different, copies, *, together):
+    """The share of models that are as good as the baseline and are refused, with copied records."""
+    draw = np.random.default_rng(0)
+    draws = np.concatenate([np.ones((1, GROUPS)), samples()])
+    wrong = []
+    for _ in range(500):
+        gains = np.repeat(draw.choice([-1, 0, 1], different, p=[0.1, 0.8, 0.1]), copies)
+        places = np.repeat(np.arange(different), copies)
+        groups = (places if together else draw.permutation(len(gains))) % GROUPS
+        counts = np.bincount(groups, minlength=GROUPS)
+        sums = draws @ np.bincount(groups, weights=gains, minlength=GROUPS)
+        sampled = sums / np.maximum(draws @ counts, 1)
+        found = estimate(float(sampled[0]), sampled[1:], np.count_nonzero(counts))
+        wrong.append(found.probability_below(0) < 0.05)
+    return np.mean(wrong)
+
+
+@pytest.mark.parametrize(("different", "copies"), [(400, 5), (10, 100), (50, 20)])
+def test_records_that_depend_on_each_other_refuse_no_more_models_if_they_are_one_group(
+    different, copies
+):
+    assert wrong_refusals(different, copies, together=True) < 0.08
+    assert wrong_refusals(different, copies, together=False) > 0.2
 
 
 def test_a_rule_that_was_applied_to_no_slice_gives_a_warning(model):
@@ -620,12 +645,13 @@ def test_a_loss_of_the_model_that_reads_the_inputs_is_that_of_keras(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("different", "repeats", "copies"), [(200, 5, 0.8), (300, 1, 0.0), (20, 15, 0.0)]
+    ("different", "repeats", "zeros", "copies"),
+    [(200, 5, 0, 0.8), (300, 1, 0, 0.0), (20, 15, 0, 0.0), (300, 5, 300, 0.0)],
 )
 def test_copies_of_records_are_one_group_and_records_of_few_values_are_not(
-    tmp_path, different, repeats, copies
+    tmp_path, caplog, different, repeats, zeros, copies
 ):
-    numbers = np.tile(np.arange(different), repeats)
+    numbers = np.concatenate([np.tile(np.arange(different), repeats), np.zeros(zeros, np.int64)])
     with tf.io.TFRecordWriter(str(tmp_path / "records")) as writer:
         for each in numbers:
             feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[each]))
@@ -643,6 +669,7 @@ def test_copies_of_records_are_one_group_and_records_of_few_values_are_not(
     assert len(predictor.chosen(numbers)[1]) == different
     together = all(len(set(groups[numbers == each])) == 1 for each in range(different))
     assert together == bool(copies) or repeats == 1
+    assert not caplog.messages, "AutoGraph warns of what it cannot read"
 
 
 def test_different_records_have_different_contents():

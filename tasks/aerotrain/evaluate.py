@@ -114,8 +114,8 @@ def reasons(
     if outcome.by_batches:
         warnings.append(
             f"{', '.join(outcome.by_batches)}: measured by batches of {arguments.batch_size} "
-            "records, as Keras's evaluate does, because the value of a batch is not made of those "
-            "of its records; so there is no interval, and another batch size gives another value"
+            "records, as Keras's evaluate does, as it is no sum over records that is known; so "
+            "there is no interval, and another batch size may give another value"
         )
     (failures if arguments.leakage == Choice.REFUSE else warnings).extend(seen.leaks)
     if arguments.compares and baseline is None:

@@ -24,15 +24,12 @@ Records = tuple[Any, Any, Any, Any, tf.Tensor, Mapping[int, tf.Tensor]]
 #: The two models of a comparison.
 CANDIDATE, BASELINE = "candidate", "baseline"
 
-#: The fewest different records, and the greatest share of all, with which equal ones are copies.
-#: Records of a few values are often equal, and yet independent.
-_DIFFERENT, _ALL = 100, 0.99
+#: The fewest different records, their greatest share of all, and the greatest share of one of them,
+#: with which equal ones are copies. Records of a few values are often equal, and yet independent.
+_DIFFERENT, _ALL, _OFTEN = 100, 0.99, 0.02
 
 #: About how many records are looked at, which their hashes choose.
 _CONTENTS = 2**16
-
-#: The factors by which values and their places are mixed, as SplitMix64 does.
-_PLACE, _MIX = -0x61C8864680B583EB, -0x40A7B892E31B1A47
 
 #: The most records of a block, and their bytes.
 _RECORDS, _BYTES = 2**20, 2**27
@@ -141,7 +138,8 @@ class Predictor:
             others["weight"] = weight
         if _reads_inputs(self._model):
             others["x"] = x
-        if (content := content_of((x, y))) is not None:
+        content = content_of((x, y))  # AutoGraph knows no walrus
+        if content is not None:
             others["contents"] = content
         if self._group is not None:
             value = features[self._group]
@@ -169,7 +167,7 @@ class Predictor:
         contents = np.asarray(whole.get("contents", ()), np.int64)
         sample = contents[contents % self._every == 0]
         self._contents = np.union1d(self._contents, sample)
-        if not first and _DIFFERENT <= len(self._contents) < _ALL * len(sample):
+        if not first and self._group is None and _are_copies(sample):
             self.copies = 1 - len(self._contents) / len(sample)
         if "groups" in whole:
             groups = np.asarray(whole["groups"])
@@ -189,25 +187,20 @@ class Predictor:
         )
 
 
+def _are_copies(contents: NDArray[np.int64]) -> bool:
+    """Whether equal records depend on each other; one of a large share would hide all others."""
+    counts = np.unique(contents, return_counts=True)[1]
+    is_often = counts.max(initial=0) > _OFTEN * len(contents)
+    return not is_often and _DIFFERENT <= len(counts) < _ALL * len(contents)
+
+
 def content_of(structure: Any) -> tf.Tensor | None:
     """A hash of each record ``(records,)`` of tensors; None if one of them is ragged or sparse."""
     flat = tf.nest.flatten(structure)
-    if not all(tf.is_tensor(each) and isinstance(each, tf.Tensor) for each in flat):
+    if not all(isinstance(each, tf.Tensor) for each in flat):
         return None
-    total = tf.zeros([], tf.int64)
-    for number, each in enumerate(flat):
-        if each.dtype == tf.string:
-            bits = tf.strings.to_hash_bucket_fast(each, 2**62)
-        elif each.dtype.is_floating:
-            bits = tf.cast(tf.bitcast(tf.cast(each, tf.float32), tf.int32), tf.int64)
-        else:
-            bits = tf.cast(each, tf.int64)
-        bits = tf.reshape(bits, [tf.shape(bits)[0], -1])
-        places = tf.range(1, tf.shape(bits, tf.int64)[1] + 1) + (number << 32)
-        bits = bits + places * _PLACE
-        bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, 30)) * _MIX
-        total += tf.reduce_sum(tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, 27)), 1)
-    return total
+    hashes = tf.concat([tf.fingerprint(each) for each in flat], axis=1)
+    return tf.bitcast(tf.fingerprint(hashes), tf.int64)
 
 
 def _reads_inputs(model: keras.Model) -> bool:
