@@ -294,7 +294,7 @@ CASES = [
     Case("lists of different lengths", "jsonl", _LISTS),
     Case("lists of different lengths, with `pad`", "jsonl", _LISTS, {"pad": {"n": 2}}),
     Case("a list longer than `pad`", "jsonl", _LISTS, {"pad": {"n": 1}}),
-    Case("a null in a list of numbers", "jsonl", b'{"n": [1, null]}\n{"n": [2, 3]}\n'),
+    Case("a null in a list of numbers", "jsonl", b'{"n": [16777217, null]}\n{"n": [2, 3]}\n'),
     Case("a null in a list of texts", "jsonl", b'{"n": ["a", null]}\n{"n": ["b", "c"]}\n'),
     Case(
         "a null in a padded list", "jsonl", b'{"n": ["a", null]}\n{"n": ["b"]}\n', {"pad": {"n": 2}}
