@@ -193,10 +193,15 @@ def test_numbers_with_leading_zeros_are_texts(tmp_path: Path) -> None:
 # --- complete
 
 
+#: 600 kB, of which the first 512 KiB are sampled.
+_LINES = b'{"n": 1}\n' * 66_667
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"1.jsonl": b'{"n": 1}\n' * 200_000 + b'{"n": 1, "late": 2}\n'}, "'late'"),
+        # The sample is of several places, but not of this one.
+        ({"1.jsonl": _LINES + b'{"n": 1, "late": 2}\n' + _LINES * 15}, "'late'"),
         ({"1.csv": b"n\n1\n" * 1, "2.csv": b"n,more\n1,2\n"}, "'more'"),
         (
             {"1.parquet": pa.table({"n": [1]}), "2.parquet": pa.table({"n": [1], "more": [2]})},
