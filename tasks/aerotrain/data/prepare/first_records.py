@@ -20,7 +20,7 @@ from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
 from aerotrain.data.prepare.layout import Plan, PlannedPartition
 from aerotrain.data.prepare.plan import make_plan
 from aerotrain.data.records import Column, encoded_frames
-from aerotrain.data.records.framing import Damage, framed, read_frames
+from aerotrain.data.records.framing import FramingError, framed, read_frames
 from aerotrain.data.sources.protocol import Rejected
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.store import MANIFEST, CorruptError, MissingError, open_store
@@ -74,11 +74,12 @@ def copy_first_records(url: str, records: int, folder: Path) -> str:
         if split.records:
             first = folder / "first.tfrecord"
             store.download(split.shards[0].file, first)
-            with first.open("rb") as file:
-                found = [each for _, each in islice(read_frames(file), records)]
+            try:
+                with first.open("rb") as file:
+                    found = [each for _, each in islice(read_frames(file), records)]
+            except FramingError as error:
+                raise CorruptError(f"{url}/{split.shards[0].file} is damaged: {error}") from error
             first.unlink()
-            if damage := next((each for each in found if isinstance(each, Damage)), None):
-                raise CorruptError(f"{url}/{split.shards[0].file} is damaged: {damage.reason}")
             rows = pa.array(islice(cycle(found), records), pa.large_binary())
             contents[name] = bytes(framed(rows).content)
     statistics = b"{}"

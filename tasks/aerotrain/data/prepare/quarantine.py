@@ -40,7 +40,7 @@ class Quarantine(AbstractContextManager["Quarantine"]):
         """
         for each in rejected:
             self._file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
-        self.count += sum(each.records for each in rejected)
+        self.count += len(rejected)
         self.first += rejected[: SHOWN - len(self.first)]
         if self.count > self._most and len(self.first) == SHOWN:
             self.check()

@@ -26,7 +26,6 @@ from aerotrain.data.records.columns import (
 )
 from aerotrain.data.records.encoding import encode
 from aerotrain.data.records.framing import (
-    Damage,
     Frames,
     FramingError,
     encoded_frames,
@@ -38,7 +37,6 @@ __all__ = [
     "FLATTEN",
     "Column",
     "Columns",
-    "Damage",
     "Frames",
     "FramingError",
     "RecordError",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from aerotrain.contract.errors import SpecError, nearest
-from aerotrain.data.sources.arrays import ArchiveSource, ArraySource
+from aerotrain.data.sources.arrays import ArraySource
 from aerotrain.data.sources.csv import CsvSource
 from aerotrain.data.sources.declared import Declared, DeclaredSource
 from aerotrain.data.sources.images import ImageSource
@@ -43,8 +43,6 @@ SOURCES: Mapping[str, Callable[[Mapping[str, Any]], Source]] = {
     "jsonl": JsonLinesSource.of,
     "images": ImageSource.of,
     "npy": ArraySource.of,
-    "npz": ArchiveSource.of,
-    "idx": ArraySource.of,
     "tfrecord": ExampleSource.of,
     "python": PythonSource.of,
 }

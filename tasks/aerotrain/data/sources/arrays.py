@@ -1,13 +1,12 @@
-"""``.npy``, ``.npz`` and IDX files: the first axis of each array is the record.
+"""``.npy`` files: the first axis of each array is the record.
 
-IDX is described at http://yann.lecun.com/exdb/mnist/, ``.npy`` in ``numpy.lib.format``. In both,
-a header holds dtype and shape, and the values follow in C order.
+``numpy.lib.format`` describes them: a header holds dtype and shape, and the values follow in C
+order.
 """
 
 import io
-import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -21,8 +20,6 @@ from numpy.typing import NDArray
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.records import column_of
-from aerotrain.data.sources.declared import COLUMN_OPTIONS
-from aerotrain.data.sources.files import FileSource, file_and_span
 from aerotrain.data.sources.input_file import InputFile
 from aerotrain.data.sources.listing import files_of
 from aerotrain.data.sources.protocol import Batch, Fragment, SourceError, check_options
@@ -32,8 +29,6 @@ FRAGMENT_BYTES = 64 * 2**20
 _BATCH_BYTES = 4 * 2**20
 
 _LONGEST_HEADER = 2**16
-
-_IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 @dataclass(frozen=True)
@@ -61,18 +56,6 @@ def _npy_header(stream: IO[bytes]) -> _Header:
     return _Header(dtype, shape, stream.tell())
 
 
-def _idx_header(stream: IO[bytes]) -> _Header:
-    """The header of an IDX file. Raises ``ValueError`` if it is not one."""
-    magic = stream.read(4)
-    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _IDX_DTYPES:
-        raise ValueError(f"it begins with {magic!r}, which is not the magic number of IDX")
-    sizes = np.frombuffer(stream.read(4 * magic[3]), ">u4")
-    return _Header(np.dtype(_IDX_DTYPES[magic[2]]), tuple(map(int, sizes)), stream.tell())
-
-
-_HEADERS = {"npy": _npy_header, "idx": _idx_header}
-
-
 @dataclass(frozen=True)
 class ArraySource:
     """One file for each feature, such as ``{"image": "….npy", "label": "….npy"}``."""
@@ -81,7 +64,7 @@ class ArraySource:
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
-        """A source of kind ``npy`` or ``idx``."""
+        """A source of kind ``npy``."""
         check_options(description, {"features"}, {"types"})
         return cls(description)
 
@@ -106,7 +89,7 @@ class ArraySource:
     def _header(self, file: InputFile) -> _Header:
         with file.stream() as stream:
             beginning = io.BytesIO(stream.read(_LONGEST_HEADER))
-        header = _header_of(file.url, self.description["kind"], beginning)
+        header = _header_of(file.url, beginning)
         end = header.begin + header.shape[0] * header.row_bytes if header.shape else 0
         if file.compression is None and end > file.size:
             raise _cut_off(file.url, header)
@@ -148,47 +131,6 @@ class ArraySource:
                 _skip(stream, header.begin + first * header.row_bytes)
                 arrays[name] = _Rows(stream, header, file.url)
             yield from _batches(arrays, first, last, next(iter(files.values())).url)
-
-
-@dataclass(frozen=True)
-class ArchiveSource(FileSource):
-    """``.npz`` files below a URL, each a fragment; the arrays of one file are its features."""
-
-    options = COLUMN_OPTIONS
-
-    def schema(self) -> Schema:
-        """The schema of the first file."""
-        with _arrays_in(self.files[0]) as arrays:
-            names = self.declared.selected(self.files[0].url, list(arrays))
-            return {name: _feature_of(name, arrays[name].header) for name in names}
-
-    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
-        assert schema is not None
-        file, _ = file_and_span(description)
-        with _arrays_in(file) as arrays:
-            self.declared.check_others(file.url, list(arrays), schema)
-            arrays = {name: rows for name, rows in arrays.items() if name in schema}
-            count = _common_count({name: rows.header for name, rows in arrays.items()})
-            yield from _batches(arrays, 0, count, file.url)
-
-
-@contextmanager
-def _arrays_in(file: InputFile) -> Iterator[dict[str, "_Rows"]]:
-    """The arrays of an archive, each as a stream positioned at its first row."""
-    try:
-        with ExitStack() as stack:
-            archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(file.open())))
-            arrays = {}
-            for member in archive.namelist():
-                stream, url = stack.enter_context(archive.open(member)), f"{file.url}/{member}"
-                header = _header_of(url, "npy", stream)
-                arrays[member.removesuffix(".npy")] = _Rows(stream, header, url)
-            yield arrays
-    except zipfile.BadZipFile as error:
-        raise SourceError(
-            f"{file.url} is not a complete .npz archive: {error}; it may be truncated: write it "
-            "again"
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -248,16 +190,12 @@ def _skip(stream: IO[bytes], count: int) -> None:
         count -= read
 
 
-def _header_of(url: str, kind: str, stream: IO[bytes]) -> _Header:
-    """The header of one array.
-
-    Raises:
-        SourceError: it is not of that kind.
-    """
+def _header_of(url: str, stream: IO[bytes]) -> _Header:
+    """The header of one array. Raises ``SourceError`` if it is not one."""
     try:
-        return _HEADERS[kind](stream)
+        return _npy_header(stream)
     except ValueError as error:
-        raise SourceError(f"{url} is not a {kind} file that can be read: {error}") from error
+        raise SourceError(f"{url} is not a npy file that can be read: {error}") from error
 
 
 def _feature_of(name: str, header: _Header) -> Feature:

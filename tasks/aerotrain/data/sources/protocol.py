@@ -36,15 +36,13 @@ class Fragment:
 class Rejected:
     """A record that does not parse: its offset, in ``unit`` from the file's start, and why.
 
-    ``records`` is an estimate of their number, where damage hides the ends of records. ``line`` is
-    the number of its line, from 1, in a file of lines, if that is known.
+    ``line`` is the number of its line, from 1, in a file of lines, if that is known.
     """
 
     file: str
     offset: int
     unit: str
     reason: str
-    records: int = 1
     line: int | None = field(default=None, compare=False)
 
     @property
@@ -162,8 +160,8 @@ class BatchBuilder:
         records = len(self.records) + len(self.rejected)
         return records >= _MOST_RECORDS or self.bytes >= _MOST_BYTES
 
-    def reject(self, offset: int, reason: str, records: int = 1) -> None:
-        self.rejected.append(Rejected(self.file, offset, self.unit, reason, records))
+    def reject(self, offset: int, reason: str) -> None:
+        self.rejected.append(Rejected(self.file, offset, self.unit, reason))
 
     def batch(self, columns: Mapping[str, Any]) -> Batch:
         return Batch(

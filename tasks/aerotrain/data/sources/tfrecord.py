@@ -18,7 +18,6 @@ from google.protobuf import (
 from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import (
-    Damage,
     FramingError,
     RecordError,
     lists_of,
@@ -69,8 +68,6 @@ class ExampleSource(FileSource):
         why = ""
         for file in self.files:
             for _, record in _frames(file):
-                if isinstance(record, Damage):
-                    continue
                 try:
                     features = features_of(record)
                 except RecordError as error:
@@ -92,10 +89,7 @@ class ExampleSource(FileSource):
         builder = BatchBuilder(file.url, "byte")
         for offset, record in _frames(file):
             try:
-                if isinstance(record, Damage):
-                    builder.reject(offset, record.reason, record.records)
-                else:
-                    builder.add(offset, self._values(record, schema), len(record))
+                builder.add(offset, self._values(record, schema), len(record))
             except RecordError as error:
                 builder.reject(offset, str(error))
             if builder.is_full:
@@ -145,14 +139,14 @@ class ExampleSource(FileSource):
         return builder.batch(columns)
 
 
-def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
-    """The records and the damaged ranges of a file. Raises ``SourceError``."""
+def _frames(file: InputFile) -> Iterator[tuple[int, bytes]]:
+    """The records of a file. Raises ``SourceError``."""
     with file.stream() as stream:
         try:
             yield from read_frames(stream)
         except FramingError as error:
             checked_beginning(file)
-            raise SourceError(f"{file.url} is not a TFRecord file: {error}") from error
+            raise SourceError(f"{file.url} is not a whole TFRecord file: {error}") from error
 
 
 def _column(values: list[Sequence[Any]], feature: Feature) -> Any:
