@@ -1,9 +1,11 @@
-"""Every loss and metric of Keras, and ways of a user's own, where a batch is shared.
+"""Every loss and metric of Keras, and ways of a user's own, under each strategy.
 
 ``python -m benchmarks.keras_table`` trains each row by ``fit`` on one device, and in each setting
-by our steps with the same uneven batches, and prints one JSON object for each cell: ``equal``,
-``refused`` or ``said`` (before the first step, by name), or ``different``. The losses and metrics
-are the outputs of a few models, since one model for each would cost more than all of this.
+by our steps with the same uneven batches, and evaluates it as ``evaluate`` of a pipeline does. It
+prints one JSON object for each cell: ``equal``, ``refused`` or ``said`` (before the first step, by
+name), or ``different``. The losses and metrics are the outputs of a few models, since one model for
+each would cost more than all of this. The outcomes are written to ``results/keras.json``, which
+``docs/models.md`` shows as a table.
 """
 
 import argparse
@@ -12,9 +14,14 @@ import inspect
 import io
 import itertools
 import json
+import os
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,10 +31,18 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.training import TrainArguments
+from aerotrain.evaluation.gate import Gate, has_metrics_of_records
+from aerotrain.evaluation.intervals import GROUPS
+from aerotrain.evaluation.records import CANDIDATE, Block
+from aerotrain.supervisor.ports import reserved_ports
 from aerotrain.training.input.batches import MicrobatchSpec
+from aerotrain.training.internals import keras3
+from aerotrain.training.model.callback_kinds import rows as callback_rows
+from aerotrain.training.model.checks import check_asynchronous
 from aerotrain.training.model.code import UserCode, features_and_label
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.custom import has_custom_step
+from aerotrain.training.steps.metric_state import flat
 from aerotrain.training.strategies import ENGINES
 from benchmarks.models.sharing import OWN
 
@@ -37,10 +52,28 @@ LENGTH, CLASSES = 5, 3
 
 #: The strategy and the number of microbatches of each setting.
 SETTINGS: Mapping[str, tuple[str, int]] = {
+    "one_device": ("one_device", 1),
     "gradient_accumulation_steps": ("one_device", 2),
     "mirrored": ("mirrored", 1),
     "central_storage": ("central_storage", 1),
+    "multi_worker_mirrored": ("multi_worker_mirrored", 1),
+    "parameter_server": ("parameter_server", 1),
 }
+
+#: The replicas of settings that are a cluster, and how many of the first are processes; the others
+#: are servers in the first process.
+CLUSTERS: Mapping[str, tuple[Sequence[str], int]] = {
+    "multi_worker_mirrored": (("chief", "worker"), 2),
+    "parameter_server": (("chief", "worker", "ps"), 1),
+}
+
+#: The setting in which a model is not trained, but evaluated.
+EVALUATE = "evaluate"
+
+RESULTS = Path(__file__).parent / "results" / "keras.json"
+
+#: The outcomes, from the best to the worst.
+OUTCOMES = ("equal", "said", "refused", "different")
 REDUCTIONS = ("sum", "sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 #: The greatest difference from ``fit`` that is rounding, as a part of what training has changed.
@@ -319,7 +352,7 @@ def table_of_metrics(left: Sequence[str] = ()) -> Table:
 
 def tables(quick: bool) -> Iterator[Callable[[Sequence[str]], Table]]:
     """Makers of the tables, without the rows that were refused."""
-    pairs = itertools.product(REDUCTIONS, (True, False))
+    pairs = zip(REDUCTIONS, (False, True, False, True), strict=True)
     for reduction, weighted in (("mixed", True),) if quick else pairs:
         yield partial(table_of_losses, reduction, weighted)
     yield table_of_metrics
@@ -337,7 +370,7 @@ class Arrays:
 
     def __init__(self, data: Any, strategy: str, accumulate: int) -> None:
         self._data = data
-        self.job = SimpleNamespace(strategy=strategy)
+        self.job = SimpleNamespace(strategy=strategy, count=lambda _role: 1)
         self.arguments = TrainArguments(
             model="here",
             data="",
@@ -356,6 +389,8 @@ class Arrays:
     def in_microbatches(self, _step: int) -> Callable[[Any], tf.data.Dataset]:
         def pieces(context: Any) -> tf.data.Dataset:
             replicas = context.num_replicas_in_sync
+            here = replicas // context.num_input_pipelines
+            first = context.input_pipeline_id * here
             many = self.arguments.gradient_accumulation_steps
             cut = MicrobatchSpec(replicas=replicas, accumulate=many)
 
@@ -363,22 +398,22 @@ class Arrays:
                 made = (cut.piece(rows, replica * many + each) for each in range(many))
                 return tuple((weight, self._taken(piece)) for weight, piece in made)
 
-            numbered = self._rows(replicas).enumerate()
-            return numbered.map(lambda number, rows: element(number % replicas, rows))
+            numbered = self._rows(here).enumerate()
+            return numbered.map(lambda number, rows: element(first + number % here, rows))
 
         return pieces
 
+    remote = local
+
     def _rows(self, times: int) -> tf.data.Dataset:
+        """The rows of each batch, so many times; made by TensorFlow, as it is on workers."""
         ends = np.cumsum(SIZES)
 
-        def rows() -> Iterator[Any]:
-            for size, end in zip(SIZES, ends, strict=True):
-                for _ in range(times):
-                    yield np.arange(end - size, end)
+        def rows(number: tf.Tensor) -> tf.Tensor:
+            end = tf.constant(ends, tf.int64)[number // times]
+            return tf.range(end - tf.constant(SIZES, tf.int64)[number // times], end)
 
-        return tf.data.Dataset.from_generator(
-            rows, output_signature=tf.TensorSpec([None], tf.int64)
-        )
+        return tf.data.Dataset.range(times * len(SIZES)).map(rows)
 
     def _taken(self, rows: Any) -> Any:
         return tf.nest.map_structure(lambda each: tf.gather(each, rows), self._data)
@@ -403,7 +438,7 @@ class Trained:
             if each == f"{name}_loss" or each.startswith((f"{name}_", f"weighted_{name}"))
         ]
         paths, logs = (own, logged) if own else (list(self.end), list(other.logs))
-        moved = max(np.abs(other.end[each] - other.begin[each]).max() for each in paths)
+        moved = max(np.abs(other.end[each] - other.begin.get(each, 0.0)).max() for each in paths)
         apart = [np.abs(self.end[each] - other.end[each]).max() / (moved + 1e-9) for each in paths]
         apart += [
             abs(self.logs[each] - other.logs[each]) / (abs(other.logs[each]) + 1e-6)
@@ -444,6 +479,7 @@ def by_us(table: Table, distribution: Any, strategy: str, accumulate: int) -> Tr
         with distribution.scope():
             KERAS.seed(3)
             model = _user_of(table.build).build({}, arrays.spec)
+            check_asynchronous(strategy, model)
             counter = tf.Variable(
                 0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
             )
@@ -454,18 +490,61 @@ def by_us(table: Table, distribution: Any, strategy: str, accumulate: int) -> Tr
     return Trained(model, begin, _values(model), step.metrics.results(ran.sums), output.getvalue())
 
 
-def outcomes(quick: bool = False) -> Iterator[Cell]:
-    """Every cell, of one model after another."""
+def by_evaluate(table: Table) -> Iterator[Cell]:
+    """The cells of what an evaluation measures, compared with ``evaluate`` of Keras."""
+    KERAS.seed(3)
+    data = tf.nest.map_structure(tf.constant, table.data)
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+    model = _user_of(table.build).build({}, Arrays(table.data, "one_device", 1).spec)
+    batches = tf.data.Dataset.from_tensor_slices(data).batch(8)
+    theirs = flat(model.evaluate(batches, return_dict=True, verbose=0))
+    block = block_of(model, x, y, weight)
+    found = Gate(model, [], {}, {}, {}).judge([block], compared=False, batch_size=8)
+    for head in table.heads:
+        names = [each for each in theirs if each.startswith((head.name, f"weighted_{head.name}"))]
+        apart = max(
+            abs(found.metrics[name] - float(np.mean(theirs[name])))
+            / (abs(float(np.mean(theirs[name]))) + 1e-6)
+            for name in names or theirs
+        )
+        said = not {*(names or theirs)}.isdisjoint(found.by_batches)
+        outcome = "different" if not apart < TOLERANCE else "said" if said else "equal"
+        detail = "measured by batches, without an interval" if said else f"{apart:.1e}"
+        yield Cell(table.kind, _row(table, head.row), EVALUATE, outcome, detail)
+
+
+def block_of(model: Any, x: Any, y: Any, weight: Any = None) -> Block:
+    """What an evaluation sees of these records."""
+    predictions = KERAS.predict(model, x)
+    count = len(tf.nest.flatten(x)[0])
+    return Block(
+        features={},
+        groups=np.arange(count) % GROUPS,
+        y=y,
+        weight=weight,
+        predictions={CANDIDATE: predictions},
+        added_loss=tf.fill([count], tf.add_n([tf.zeros([]), *model.losses])),
+        x=x,
+        masks=keras3.masks_of(predictions),
+    )
+
+
+def outcomes(settings: Sequence[str], quick: bool = False) -> Iterator[Cell]:
+    """Every cell of those settings, of one model after another."""
     distributions = {
         name: ENGINES[name].build(TrainArguments(model="here", data=""))
-        for name in {strategy for strategy, _ in SETTINGS.values()}
+        for name in {SETTINGS[each][0] for each in settings}
     }
     for make in tables(quick):
-        fitted = by_fit(make(()))
-        for setting, (strategy, accumulate) in SETTINGS.items():
+        table = make(())
+        fitted = by_fit(table)
+        for setting in settings:
+            strategy, accumulate = SETTINGS[setting]
             if quick and strategy == "central_storage" and not has_custom_step(fitted.model):
                 continue
             yield from _of_setting(make, fitted, setting, distributions[strategy], accumulate)
+        if "mirrored" in settings and has_metrics_of_records(fitted.model):
+            yield from by_evaluate(table)
 
 
 def _of_setting(
@@ -503,19 +582,103 @@ def _row(table: Table, row: str) -> str:
     return f"{row} ({table.note})" if table.note else row
 
 
+def _start_servers(setting: str) -> None:
+    """Start the servers that are in this process: those of the last replicas."""
+    cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
+    replicas, processes = CLUSTERS[setting]
+    for role in replicas[processes:]:
+        tf.distribute.Server(cluster, job_name=role, task_index=0)
+
+
+def _clustered(setting: str) -> Iterator[str]:
+    """The lines that the first process of a cluster prints, of each loss with one reduction."""
+    replicas, count = CLUSTERS[setting]
+    with reserved_ports(len(replicas)) as ports:
+        addresses = [f"127.0.0.1:{port.number}" for port in ports]
+        cluster = {role: [each] for role, each in zip(replicas, addresses, strict=True)}
+        words = [sys.executable, "-m", "benchmarks.keras_table", "--quick", "--setting", setting]
+        processes = [
+            subprocess.Popen(
+                words,
+                env={
+                    **os.environ,
+                    "TF_CONFIG": json.dumps(
+                        {"cluster": cluster, "task": {"type": role, "index": 0}}
+                    ),
+                },
+                stdout=subprocess.DEVNULL if number else subprocess.PIPE,
+                text=True,
+            )
+            for number, role in enumerate(replicas[:count])
+        ]
+        yield from processes[0].stdout or ()
+        if codes := [code for each in processes if (code := each.wait())]:
+            raise SystemExit(f"{setting}: exit codes {codes}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="a part of the combinations",
-    )
-    quick = parser.parse_args().quick
+    parser.add_argument("--quick", action="store_true", help="a part, in one process")
+    parser.add_argument("--setting", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    found: list[Cell] = []
     [cpu] = tf.config.list_physical_devices("CPU")
-    two = [tf.config.LogicalDeviceConfiguration()] * 2
-    tf.config.set_logical_device_configuration(cpu, two)
-    for cell in outcomes(quick):
+    if given.setting:
+        _start_servers(given.setting)
+        settings: Sequence[str] = [given.setting]
+    else:
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, two)
+        settings = [each for each in SETTINGS if each not in CLUSTERS]
+        settings = settings[1:] if given.quick else settings
+    for cell in outcomes(settings, given.quick):
         print(json.dumps(asdict(cell)), flush=True)
+        found.append(cell)
+    if given.quick:
+        return
+    for setting in CLUSTERS:
+        for line in _clustered(setting):
+            print(line, end="", flush=True)
+            if line.startswith('{"kind"'):
+                found.append(Cell(**json.loads(line)))
+    results = summary(found)
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    print("\n".join(page(results)))
+    counts = Counter(
+        each for kind in results.values() for row in kind.values() for each in row.values()
+    )
+    print(json.dumps(counts))
+
+
+def page(results: Mapping[str, Mapping[str, Mapping[str, str]]]) -> list[str]:
+    """The table of the documentation; rows with equal outcomes are one."""
+    columns = [*SETTINGS, EVALUATE]
+    lines = [
+        f"| | {' | '.join(f'`{each}`' for each in columns)} |",
+        f"|{'---|' * (1 + len(columns))}",
+    ]
+    for kind, title in (("loss", "losses"), ("metric", "metrics"), ("model", "of a model's own")):
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for row, found in results[kind].items():
+            alike.setdefault(tuple(found.get(each, "–") for each in columns), []).append(row)
+        for cells, rows in alike.items():
+            lines.append(f"| {title}: {', '.join(rows)} | {' | '.join(cells)} |")
+    by_outcome: dict[str, list[str]] = {}
+    for name, _, outcome in callback_rows():
+        by_outcome.setdefault(outcome, []).append(name)
+    lines += ["", "| callbacks | under all strategies |", "|---|---|"]
+    lines += [f"| {', '.join(names)} | {each} |" for each, names in by_outcome.items()]
+    return lines
+
+
+def summary(cells: Sequence[Cell]) -> dict[str, dict[str, dict[str, str]]]:
+    """The worst outcome of each row and setting, over reductions and weights, by kind."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for cell in cells:
+        row = found.setdefault(cell.kind, {}).setdefault(cell.row.partition(" (")[0], {})
+        worst = max(row.get(cell.setting, OUTCOMES[0]), cell.outcome, key=OUTCOMES.index)
+        row[cell.setting] = worst
+    return found
 
 
 if __name__ == "__main__":

@@ -357,7 +357,7 @@ def test_callbacks_compute_with_a_model_whose_weights_are_on_a_ps(digits):
         ),
         (
             "Calling",
-            r"calls a layer .* 'dtensor' \(line \d+ of meddling.py, in on_epoch_end\); use",
+            r"uses a tensor .* 'dtensor'.* \(line \d+ of meddling.py, in on_epoch_end\); create",
         ),
     ],
 )

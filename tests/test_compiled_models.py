@@ -16,7 +16,11 @@ from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.contract.training import TrainArguments
 from aerotrain.train import run
-from aerotrain.training.model.checks import check_asynchronous, warn_of_slow_dtype_policy
+from aerotrain.training.model.checks import (
+    check_asynchronous,
+    warn_of_metrics,
+    warn_of_slow_dtype_policy,
+)
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.step_runner import LocalStepRunner
@@ -527,3 +531,34 @@ def test_parameter_servers_train_with_a_scaled_loss_and_metrics_in_layers(digits
     reader = tf.train.load_checkpoint(str(folder / "checkpoints/0001-0000000240/checkpoint"))
     counts = [name for name in reader.get_variable_to_shape_map() if "_iterations" in name]
     assert any(reader.get_tensor(name) == 240 for name in counts)
+
+
+def distance(y, y_pred):
+    return keras.ops.mean(keras.ops.abs(y - y_pred))
+
+
+@pytest.mark.parametrize(
+    ("metric", "logits", "words"),
+    [
+        ("accuracy", True, r"BinaryAccuracy\(threshold=0.0\)"),
+        (keras.metrics.Recall(), True, r"Recall\(thresholds=0.0\)"),
+        (keras.metrics.AUC(), True, r"AUC\(from_logits=True\)"),
+        (keras.metrics.AUC(from_logits=True), True, ""),
+        (keras.metrics.BinaryAccuracy(threshold=0.0), True, ""),
+        ("mae", True, ""),
+        ("accuracy", False, ""),
+        (distance, False, r"'distance' gets labels \(n,\) and outputs \(n, 1\)"),
+    ],
+    ids=str,
+)
+def test_metrics_that_measure_something_else_than_they_seem_to_are_named(
+    capsys, metric, logits, words
+):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=logits), metrics=[metric])
+    y, y_pred = tf.zeros([2]), tf.zeros([2, 1])
+    model.compute_loss(None, y, y_pred)
+    model.compute_metrics(None, y, y_pred)
+    warn_of_metrics(model, (tf.TensorSpec([None, 2]), tf.TensorSpec([None])))
+    said = capsys.readouterr().out
+    assert re.search(words, said) if words else not said

@@ -2,11 +2,14 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import pytest
-from benchmarks.keras_table import missing
+from benchmarks import keras_table
 
 from support.training_fixtures import start_python
+
+ROOT = Path(__file__).parent.parent
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
@@ -23,6 +26,14 @@ WHOLE = {
     "compute_loss, the root of a mean",
     "compute_loss with negatives in the batch",
     "state of a layer",
+}
+#: Losses that an evaluation measures by batches.
+BY_BATCHES = {
+    head.row
+    for head in keras_table.losses_of("mixed")
+    if head.masked
+    or head.row in {*WHOLE, "ignore_class"} - {"mean_distance"}
+    or getattr(head.make(), "reduction", "") == "sum"  # a function has none
 }
 #: What replicas cannot do, and what one device cannot cut.
 REFUSED = {
@@ -55,6 +66,8 @@ def cells(tmp_path_factory):
             ("loss", "metric", "model"), ("gradient_accumulation_steps", "mirrored")
         ),
         ("model", "central_storage"),
+        ("loss", "evaluate"),
+        ("metric", "evaluate"),
     ],
 )
 def test_a_shared_batch_counts_as_in_fit_or_is_named_before_the_first_step(cells, kind, setting):
@@ -67,6 +80,9 @@ def test_a_shared_batch_counts_as_in_fit_or_is_named_before_the_first_step(cells
     for row, (outcome, detail) in found.items():
         if setting in REFUSED.get(row, ()):
             assert outcome == "refused", f"{row}: {outcome}, {detail}"
+        elif setting == "evaluate":
+            by_batches = kind == "loss" and row in BY_BATCHES
+            assert outcome == ("said" if by_batches else "equal"), f"{row}: {outcome}, {detail}"
         elif row in WHOLE and (kind, row) != ("metric", "mean_distance"):
             assert outcome == "said", f"{row}: {outcome}, {detail}"
         else:
@@ -74,4 +90,9 @@ def test_a_shared_batch_counts_as_in_fit_or_is_named_before_the_first_step(cells
 
 
 def test_every_loss_and_metric_of_keras_has_a_row():
-    assert not missing()
+    assert not keras_table.missing()
+
+
+def test_the_page_shows_the_table():
+    page = (ROOT / "docs" / "models.md").read_text()
+    assert "\n".join(keras_table.page(json.loads(keras_table.RESULTS.read_text()))) in page

@@ -1,4 +1,4 @@
-"""Every loss and metric of Keras, and functions of batches, in an evaluation: as in Keras's."""
+"""Losses and metrics of whole batches in an evaluation: as in Keras's ``evaluate``."""
 
 from dataclasses import replace
 
@@ -6,38 +6,23 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from benchmarks.keras_table import Table, table_of_losses, table_of_metrics
+from benchmarks import keras_table
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.gate import Rule
 from aerotrain.data.dataset import Feature
 from aerotrain.evaluation.gate import Gate
-from aerotrain.evaluation.intervals import GROUPS
-from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
-from aerotrain.training.internals import keras3
-from aerotrain.training.model.keras_adapter import KERAS
+from aerotrain.evaluation.records import BASELINE, CANDIDATE
 
 pytestmark = pytest.mark.process
 
 BATCH = 8
 
-#: What is compiled of a batch as a whole, besides all that is masked.
-OF_A_BATCH = {"Circle", "Dice", "Tversky", "ignore_class", "largest_distance"}
 
-
-def block_of(model, x, y, weight=None):
-    predictions = KERAS.predict(model, x)
-    count = len(tf.nest.flatten(x)[0])
-    return Block(
-        features={"country": np.full(count, b"DE")},
-        groups=np.arange(count) % GROUPS,
-        y=y,
-        weight=weight,
-        predictions={CANDIDATE: predictions, BASELINE: predictions},
-        added_loss=tf.fill([count], tf.add_n([tf.zeros([]), *model.losses])),
-        x=x,
-        masks=keras3.masks_of(predictions),
-    )
+def block_of(model, x, y):
+    block = keras_table.block_of(model, x, y)
+    both = {**block.predictions, BASELINE: block.predictions[CANDIDATE]}
+    return replace(block, features={"country": np.full(len(x), b"DE")}, predictions=both)
 
 
 def judged(model, blocks, *rules):
@@ -48,39 +33,6 @@ def judged(model, blocks, *rules):
 def of_keras(model, data):
     batches = tf.data.Dataset.from_tensor_slices(data).batch(BATCH)
     return model.evaluate(batches, return_dict=True, verbose=0)
-
-
-def assert_as_keras(table: Table, of_a_batch: set[str]) -> None:
-    keras.utils.set_random_seed(3)
-    model = table.build()
-    data = tf.nest.map_structure(tf.constant, table.data)
-    expected = of_keras(model, data)
-    found = judged(model, [block_of(model, *data)])
-    for name, value in expected.items():
-        assert found.metrics[name] == pytest.approx(np.mean(value), rel=1e-4, abs=1e-6), name
-        low, _ = found.intervals.get(name, (None, None))
-        assert (low is None) == (name in found.by_batches)
-    assert {head.row for head in table.heads if f"{head.name}_loss" in found.by_batches} == (
-        of_a_batch
-    )
-
-
-@pytest.mark.timeout(300)
-def test_every_metric_of_keras_has_the_value_of_evaluate():
-    assert_as_keras(table_of_metrics(), set())
-
-
-@pytest.mark.timeout(300)
-def test_every_loss_of_keras_has_the_value_of_evaluate():
-    table = table_of_losses("mixed", weighted=False)
-    of_a_batch = {
-        head.row
-        for head in table.heads
-        if head.masked
-        or head.row in OF_A_BATCH
-        or getattr(head.make(), "reduction", "") == "sum"  # a function has none
-    }
-    assert_as_keras(table, of_a_batch)
 
 
 def f1(y, y_pred):

@@ -116,7 +116,7 @@ def test_two_runs_at_once_each_train_and_export_a_model_that_loads_anywhere(
         assert statsd.of(f"airflow.aerotrain.{name},dag_id=digits,task_id=train"), name
 
     checked = pipeline.log(runs[1], "prepare.check")
-    assert "the model of 'digits' builds and makes a step under 'one_device'" in checked
+    assert "the model of 'digits' trains and is exported under 'one_device'" in checked
     log = pipeline.log(runs[0], "train")
     for replica in ("chief", "worker-0", "worker-1", "ps-0"):
         assert f"[{replica}] " in log

@@ -23,7 +23,7 @@ from aerotrain.training.internals.tensorflow2 import local_collectives
 from aerotrain.training.mesh.checkpoints import MeshCheckpoints, PeerMeshCheckpoints
 from aerotrain.training.mesh.mesh import mesh_of
 from aerotrain.training.mesh.step import MeshStep, run_on_mesh
-from aerotrain.training.model.checks import check_asynchronous, check_steps
+from aerotrain.training.model.checks import check_asynchronous, check_steps, warn_of_metrics
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
 from aerotrain.training.steps.custom import CustomStep, ReplicatedCustomStep
@@ -80,6 +80,7 @@ def create_model(
             name="aerotrain_step",
         )
         step = engine.step(model, counter, pipeline.spec)
+        warn_of_metrics(model, pipeline.spec)
     return model, counter, step
 
 
