@@ -549,7 +549,7 @@ def distance(y, y_pred):
         ("accuracy", False, ""),
         (distance, False, r"'distance' gets labels \(n,\) and outputs \(n, 1\)"),
     ],
-    ids=str,
+    ids=["accuracy", "recall", "AUC", "AUC of logits", "of 0", "mae", "probabilities", "own"],
 )
 def test_metrics_that_measure_something_else_than_they_seem_to_are_named(
     capsys, metric, logits, words
