@@ -501,7 +501,9 @@ def by_evaluate(table: Table) -> Iterator[Cell]:
     block = block_of(model, x, y, weight)
     found = Gate(model, [], {}, {}, {}).judge([block], compared=False, batch_size=8)
     for head in table.heads:
-        names = [each for each in theirs if each.startswith((head.name, f"weighted_{head.name}"))]
+        begins = (f"{head.name}_", f"weighted_{head.name}_")
+        names = [each for each in theirs if each.startswith(begins)]
+        names = [f"{head.name}_loss"] if table.kind == "loss" else names
         apart = max(
             abs(found.metrics[name] - float(np.mean(theirs[name])))
             / (abs(float(np.mean(theirs[name]))) + 1e-6)

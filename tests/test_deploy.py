@@ -21,7 +21,6 @@ from aerotrain_airflow.kubernetes.access import (
 from aerotrain_airflow.kubernetes.access import (
     REQUIRED,
     WITH_KUEUE,
-    WITH_VOLCANO,
     Access,
 )
 from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
@@ -37,7 +36,7 @@ MANIFESTS = sorted(
 )
 
 #: Files that a team applies only if it needs them.
-OPTIONAL = {"namespace.yaml", "volcano.yaml", "kueue.yaml", "pod-template.yaml"}
+OPTIONAL = {"namespace.yaml", "kueue.yaml", "pod-template.yaml"}
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -77,7 +76,6 @@ def test_every_field_of_a_manifest_is_in_the_schema_of_kubernetes(file: Path, ve
     ("file", "table"),
     [
         ("role.yaml", (*REQUIRED, OPTIONAL_ACCESS)),
-        ("volcano.yaml", WITH_VOLCANO),
         ("kueue.yaml", WITH_KUEUE),
     ],
 )
@@ -132,13 +130,13 @@ def test_an_inference_service_of_kserve_pulls_one_version_into_the_folder_that_i
 
 def test_a_missing_permission_is_named_as_kubectl_names_it() -> None:
     assert f"{Access('get', '', 'pods', 'log')}" == "get pods/log"
-    assert f"{WITH_VOLCANO[0]}" == "create podgroups of scheduling.volcano.sh"
+    assert f"{WITH_KUEUE[0]}" == "get localqueues of kueue.x-k8s.io"
 
 
-@pytest.mark.parametrize("file", ["rolebinding.yaml", "volcano.yaml", "kueue.yaml"])
+@pytest.mark.parametrize("file", ["rolebinding.yaml", "kueue.yaml"])
 def test_every_role_and_account_that_a_binding_names_exists(file: str) -> None:
     [binding] = [each for each in documents(file) if each["kind"] == "RoleBinding"]
-    files = ("role.yaml", "volcano.yaml", "kueue.yaml")
+    files = ("role.yaml", "kueue.yaml")
     roles = [each for name in files for each in documents(name)]
     assert binding["roleRef"]["name"] in [each["metadata"]["name"] for each in roles]
     accounts = [each["metadata"]["name"] for each in documents("serviceaccount.yaml")]

@@ -27,13 +27,13 @@ WHOLE = {
     "compute_loss with negatives in the batch",
     "state of a layer",
 }
-#: Losses that an evaluation measures by batches.
+#: Losses with sample weights that an evaluation measures by batches; a function has no reduction.
 BY_BATCHES = {
     head.row
     for head in keras_table.losses_of("mixed")
     if head.masked
-    or head.row in {*WHOLE, "ignore_class"} - {"mean_distance"}
-    or getattr(head.make(), "reduction", "") == "sum"  # a function has none
+    or head.row in {*WHOLE, "ignore_class"}
+    or getattr(head.make(), "reduction", "") in ("sum", "mean_with_sample_weight")
 }
 #: What replicas cannot do, and what one device cannot cut.
 REFUSED = {
@@ -81,7 +81,7 @@ def test_a_shared_batch_counts_as_in_fit_or_is_named_before_the_first_step(cells
         if setting in REFUSED.get(row, ()):
             assert outcome == "refused", f"{row}: {outcome}, {detail}"
         elif setting == "evaluate":
-            by_batches = kind == "loss" and row in BY_BATCHES
+            by_batches = row in (BY_BATCHES if kind == "loss" else {"largest_distance"})
             assert outcome == ("said" if by_batches else "equal"), f"{row}: {outcome}, {detail}"
         elif row in WHOLE and (kind, row) != ("metric", "mean_distance"):
             assert outcome == "said", f"{row}: {outcome}, {detail}"

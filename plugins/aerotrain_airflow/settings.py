@@ -76,9 +76,7 @@ class Settings:
     pod_template_file: str = _setting(
         "kubernetes: a pod in YAML, for all else that pods of this cluster need."
     )
-    queue: str = _setting(
-        "kubernetes: kueue:NAME or volcano:NAME, so that a job's pods are admitted as one."
-    )
+    queue: str = _setting("kubernetes: kueue:NAME, so that a job's pods are admitted as one.")
 
     @classmethod
     def read(cls, launcher: str | None = None) -> "Settings":

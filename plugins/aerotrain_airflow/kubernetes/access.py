@@ -65,13 +65,6 @@ REQUIRED: tuple[Access, ...] = (
     Access("list", "", "events"),
 )
 
-#: Additional permissions for a Volcano queue.
-WITH_VOLCANO: tuple[Access, ...] = (
-    Access("create", "scheduling.volcano.sh", "podgroups"),
-    Access("get", "scheduling.volcano.sh", "podgroups"),
-)
-
-
 #: Additional permissions for a Kueue queue: to check that it exists, to say why a group waits, to
 #: end its Workload, so that Kueue frees its quota and its pods, and to free a pod on a node that
 #: does not respond.
@@ -135,8 +128,6 @@ def _check_quotas(plan: PodPlan, pods: Sequence[Manifest], quotas: Sequence[Mani
 
 
 def _needed(plan: PodPlan) -> tuple[Access, ...]:
-    if any(manifest["kind"] == "PodGroup" for manifest in plan.others):
-        return REQUIRED + WITH_VOLCANO
     return REQUIRED + (WITH_KUEUE if WORKLOAD in annotations(plan.owner) else ())
 
 

@@ -67,7 +67,6 @@ _PLACES = {
     "ResourceQuota": ("/api/v1", "resourcequotas"),
     "Workload": (_KUEUE, "workloads"),
     "LocalQueue": (_KUEUE, "localqueues"),
-    "PodGroup": ("/apis/scheduling.volcano.sh/v1beta1", "podgroups"),
 }
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

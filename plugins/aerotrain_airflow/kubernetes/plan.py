@@ -28,7 +28,6 @@ from aerotrain_airflow.kubernetes.pod import (
     PORT,
     Manifest,
     PodSettings,
-    Queue,
     replica_pod,
     role_pod,
 )
@@ -80,7 +79,7 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
     description = hashlib.sha256(anonymous.encode()).hexdigest()
     owner, *others = _manifests(job, attempt, settings)
     owner["metadata"]["annotations"] = {ATTEMPT: attempt, DESCRIPTION: description}
-    if Queue.parse(settings.queue).system == "kueue":
+    if settings.local_queue:
         owner["metadata"]["annotations"][WORKLOAD] = kueue_group(job.name, attempt)
     return PodPlan(
         job=job,
@@ -117,11 +116,7 @@ def _check(job: Job, settings: PodSettings) -> None:
 
 
 def _manifests(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
-    queue = Queue.parse(settings.queue)
-    manifests = [_owner(job), *_shared(job)]
-    if queue.system == "volcano":
-        manifests.append(_pod_group(job, queue))
-    manifests += _pods(job, attempt, settings)
+    manifests = [_owner(job), *_shared(job), *_pods(job, attempt, settings)]
     return [_named(each, job, settings.namespace) for each in manifests]
 
 
@@ -196,15 +191,6 @@ def _network_policy(job: Job, *, several: bool) -> Manifest:
         "kind": "NetworkPolicy",
         "metadata": {},
         "spec": spec,
-    }
-
-
-def _pod_group(job: Job, queue: Queue) -> Manifest:
-    return {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
-        "kind": "PodGroup",
-        "metadata": {},
-        "spec": {"minMember": len(list(job.names())), "queue": queue.name},
     }
 
 

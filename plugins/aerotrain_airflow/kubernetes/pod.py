@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from aerotrain.contract.environment import Variable
 from aerotrain.contract.errors import TERMINATION_LOG, SpecError, TerminationMessage
@@ -44,36 +44,12 @@ _EXIT = 2
 _AFTER_DEADLINE = 300
 
 
-@dataclass(frozen=True)
-class Queue:
-    """The queue that admits a job's pods as a whole: of Kueue or Volcano, or none."""
-
-    system: str = ""
-    name: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse ``kueue:NAME``, ``volcano:NAME`` or an empty string.
-
-        Raises:
-            SpecError: it is none of these.
-        """
-        if not text:
-            return cls()
-        system, _, name = text.partition(":")
-        if system not in ("kueue", "volcano") or not name:
-            raise SpecError(
-                f"[aerotrain] queue is {text!r}; write kueue:NAME or volcano:NAME, or nothing"
-            )
-        return cls(system, name)
-
-
 @dataclass(frozen=True, kw_only=True)
 class PodSettings:
     """Where and how pods run, as set by the administrator.
 
     ``store_secret`` names a Secret whose keys become the variables for access to the store;
-    ``queue`` is ``kueue:NAME``, ``volcano:NAME`` or empty.
+    ``queue`` is ``kueue:NAME`` or empty.
     """
 
     namespace: str
@@ -82,6 +58,18 @@ class PodSettings:
     pod_template: Template = field(default_factory=dict)
     service_account: str = ""
     queue: str = ""
+
+    @property
+    def local_queue(self) -> str:
+        """The LocalQueue of Kueue that admits a job's pods as a whole; empty without one.
+
+        Raises:
+            SpecError: ``queue`` does not name one.
+        """
+        system, _, name = self.queue.partition(":")
+        if self.queue and (system != "kueue" or not name):
+            raise SpecError(f"[aerotrain] queue is {self.queue!r}; write kueue:NAME, or nothing")
+        return name
 
 
 def role_pod(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
@@ -255,7 +243,6 @@ def _apart(job: Job, replica: ReplicaSpec) -> dict[str, Any]:
 
 def _ours(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
     """The fields that come from the job, or that the group depends on; no template changes them."""
-    queue = Queue.parse(settings.queue)
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": int(job.deadlines.run) + _AFTER_DEADLINE,
@@ -264,9 +251,7 @@ def _ours(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -
     if replica.resources.shared_memory:
         memory = {"medium": "Memory", "sizeLimit": replica.resources.shared_memory}
         spec["volumes"] = [{"name": _SHARED_MEMORY, "emptyDir": memory}]
-    if queue.system == "volcano":
-        spec["schedulerName"] = "volcano"
-    labels, annotations = _admission(job, replica, attempt, queue)
+    labels, annotations = _admission(job, replica, attempt, settings.local_queue)
     metadata = {
         "labels": {**labels, ROLE_LABEL: replica.role.value},
         "annotations": {"aerotrain/run": job.run, "aerotrain/task": job.task, **annotations},
@@ -323,23 +308,18 @@ def _resources(resources: Resources) -> dict[str, Any]:
 
 
 def _admission(
-    job: Job, replica: ReplicaSpec, attempt: str, queue: Queue
+    job: Job, replica: ReplicaSpec, attempt: str, queue: str
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The labels and annotations by which a queue identifies the pods of a group.
+    """The labels and annotations by which Kueue identifies the pods of a group.
 
-    https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/ and https://volcano.sh/en/docs/podgroup/
+    https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/
     """
-    if queue.system == "kueue":
-        labels = {
-            KUEUE_QUEUE: queue.name,
-            "kueue.x-k8s.io/pod-group-name": kueue_group(job.name, attempt),
-        }
-        # By default Kueue hashes resources and affinity, and so a restarted pod that has more
-        # memory or avoids a node would replace none of its role.
-        return labels, {
-            "kueue.x-k8s.io/pod-group-total-count": str(len(list(job.names()))),
-            "kueue.x-k8s.io/role-hash": replica.role.value,
-        }
-    if queue.system == "volcano":
-        return {}, {"scheduling.k8s.io/group-name": job.name}
-    return {}, {}
+    if not queue:
+        return {}, {}
+    labels = {KUEUE_QUEUE: queue, "kueue.x-k8s.io/pod-group-name": kueue_group(job.name, attempt)}
+    # By default Kueue hashes resources and affinity, and so a restarted pod that has more memory or
+    # avoids a node would replace none of its role.
+    return labels, {
+        "kueue.x-k8s.io/pod-group-total-count": str(len(list(job.names()))),
+        "kueue.x-k8s.io/role-hash": replica.role.value,
+    }

@@ -120,6 +120,8 @@ def lost_processes_explained() -> Iterator[None]:
 
 def _is_of_another_process(error: tf.errors.OpError) -> bool:
     message = str(error.message)
+    if _MISMATCHED.search(message):
+        return False
     aborted = isinstance(error, tf.errors.InternalError) and _ABORTED in message
     return (
         aborted or isinstance(error, _OTHER_FAILED) or any(words in message for words in _NO_INPUT)

@@ -13,7 +13,7 @@ from support.kubernetes_double import admission
 from support.kubernetes_double.access import USER, Access
 from support.kubernetes_double.api import Api
 from support.kubernetes_double.deletion import Deletion
-from support.kubernetes_double.kinds import KINDS, NAMESPACES, PODS, VOLCANO, Kind, kueue
+from support.kubernetes_double.kinds import KINDS, NAMESPACES, PODS, Kind, kueue
 from support.kubernetes_double.kubelet import Kubelet
 from support.kubernetes_double.logs import Logs
 from support.kubernetes_double.nodes import Tempo
@@ -42,7 +42,6 @@ class Cluster:
         everyone: Edit | None = None,
         token: str = "",
         tempo: Tempo | None = None,
-        volcano: bool = False,
         kueue_version: str = "",
         port: int = 0,
     ) -> None:
@@ -51,7 +50,7 @@ class Cluster:
         self._namespaces = namespaces
         self._environment = environment or {}
         self._tempo = tempo or Tempo()
-        self._kinds = (*KINDS, *([VOLCANO] if volcano else []), *kueue(kueue_version))
+        self._kinds = (*KINDS, *kueue(kueue_version))
         self._changed = threading.Condition()
         self._objects = Objects()
         self._logs = Logs(self._objects)

@@ -47,9 +47,6 @@ KINDS = (
     REVIEWS,
 )
 
-#: Kinds that only clusters with Volcano have.
-VOLCANO = Kind("podgroups", "PodGroup", group="scheduling.volcano.sh", version="v1beta1")
-
 
 def kueue(version: str) -> tuple[Kind, ...]:
     """Kinds that only clusters with Kueue have; none without a version."""

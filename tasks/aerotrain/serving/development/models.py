@@ -3,7 +3,6 @@
 import re
 import shutil
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,9 @@ from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.contract.names import is_path_segment
 from aerotrain.data.dataset import Feature
 from aerotrain.serving.alias import served_number, tag_of
-from aerotrain.serving.classes import Classes, classes_in
 from aerotrain.serving.protocol import SIGNATURE, Arrays
 from aerotrain.serving.rest import BadRequestError, difference
-from aerotrain.serving.versions import BODY, CLASSES, FOLDER
+from aerotrain.serving.versions import FOLDER
 from aerotrain.store import MANIFEST, CorruptError, MissingError, fetch, open_store
 
 #: Seconds between two looks at the alias of a pipeline.
@@ -42,10 +40,6 @@ class Loaded:
 
     version: int
     signatures: Any
-    #: The body of a request, as an example.
-    request: str
-    #: The names of the classes of outputs.
-    classes: Mapping[str, Classes]
     #: Kept, because its functions do not keep its variables.
     module: Any
 
@@ -228,11 +222,7 @@ def load(number: int, folder: Path) -> Loaded:
     from aerotrain.serving.requests import read_requests  # imports it, too
 
     module = tf.saved_model.load(str(folder))
-    example = folder / BODY
-    request = example.read_text() if example.exists() else '{"instances": []}'
-    names = folder / CLASSES
-    classes = classes_in(names.read_bytes()) if names.exists() else {}
-    loaded = Loaded(number, module.signatures, request, classes, module)
+    loaded = Loaded(number, module.signatures, module)
     for exchange in read_requests(folder):
         try:
             outputs_of(loaded.signature(SIGNATURE), dict(exchange.inputs))

@@ -19,7 +19,6 @@ from aerotrain.serving.development.models import (
     import_tensorflow,
     outputs_of,
 )
-from aerotrain.serving.development.page import page_of
 from aerotrain.serving.protocol import SIGNATURE
 from aerotrain.serving.rest import (
     BadRequestError,
@@ -59,16 +58,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer(self._post)
 
-    def _get(self) -> dict[str, Any] | str:
+    def _get(self) -> dict[str, Any]:
         found = _STATUS.fullmatch(self.path)
         if found is None:
             raise BadRequestError(f"Malformed request: GET {self.path}")
         loaded = self._loaded(found[1], found[2])
-        if "text/html" in self.headers.get("Accept", ""):  # a browser
-            described = metadata_of(found[1], loaded)["metadata"]["signature_def"]
-            signature = described["signature_def"][SIGNATURE]
-            host = self.headers.get("Host", "")
-            return page_of(found[1], loaded, signature, host)
         return metadata_of(found[1], loaded) if found[3] else _status(loaded.version)
 
     def _post(self) -> dict[str, Any]:
@@ -98,12 +92,9 @@ class _Handler(BaseHTTPRequestHandler):
             status, document = HTTPStatus.BAD_REQUEST, {"error": str(error)}
         except AerotrainError as error:
             status, document = HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error)}
-        is_page = isinstance(document, str)
-        content = document.encode() if is_page else json_of(document)
+        content = json_of(document)
         self.send_response(status)
-        self.send_header(
-            "Content-Type", "text/html; charset=utf-8" if is_page else "application/json"
-        )
+        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
