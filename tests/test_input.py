@@ -100,11 +100,11 @@ def test_each_epoch_has_every_record_once_in_another_order(tmp_path, shards):
     assert [len(batch) for batch in batches] == [4, 4, 4, 4, 4, 3] * 3
 
 
-def test_a_remainder_that_is_dropped_ends_its_epoch(tmp_path, shards):
-    for window_bytes in (350, 2**20):
-        with batches_from(tmp_path, shards, drop=True, window_bytes=window_bytes) as batches:
-            epochs = [flat(islice(batches, 5)) for _ in range(3)]
-        assert all(len(set(epoch)) == 20 for epoch in epochs)
+@pytest.mark.parametrize("window_bytes", [350, 2**20])
+def test_a_remainder_that_is_dropped_ends_its_epoch(tmp_path, shards, window_bytes):
+    with batches_from(tmp_path, shards, drop=True, window_bytes=window_bytes) as batches:
+        epochs = [flat(islice(batches, 5)) for _ in range(3)]
+    assert all(len(set(epoch)) == 20 for epoch in epochs)
 
 
 def test_the_seed_determines_the_order(tmp_path, shards):
