@@ -382,6 +382,9 @@ class Arrays:
             lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), data
         )
 
+    def sample(self) -> Any:
+        return self._taken(tf.range(SIZES[0]))
+
     def local(self, _step: int) -> tf.data.Dataset:
         batches = self._rows(1).map(self._taken)
         return batches.apply(tf.data.experimental.assert_cardinality(len(SIZES)))
@@ -572,7 +575,9 @@ def _of_setting(
             continue
         for head in table.heads:
             distance = trained.distance(fitted, head.name)
-            said = [line for line in trained.said.splitlines() if head.name in line.split("'")]
+            names = {head.name, f"{head.name}_{head.name}"}  # of a loss, and of a function's metric
+            lines = trained.said.splitlines()
+            said = [line for line in lines if not names.isdisjoint(line.split("'"))]
             said = said or [line for line in trained.said.splitlines() if table.kind == "model"]
             outcome = "said" if said else "equal" if distance < TOLERANCE else "different"
             detail = " ".join(said) or f"{distance:.1e}"

@@ -23,6 +23,9 @@ WHOLE = {
     "mean_distance",  # a number for a batch, which Keras multiplies by the weight of each record
     "largest_distance",
     "a loss of the whole batch",
+    "a mean over known targets",
+    "losses of a whole batch added by layers",
+    "train_step of a sum",
     "compute_loss, the root of a mean",
     "compute_loss with negatives in the batch",
     "state of a layer",
@@ -39,6 +42,8 @@ BY_BATCHES = {
 REFUSED = {
     "averages that overwrite weights": {"mirrored", "central_storage"},
     "train_step with an added term": {"gradient_accumulation_steps"},
+    "train_step of a sum": {"gradient_accumulation_steps"},
+    "train_step of an instance": {"gradient_accumulation_steps"},
     "train_step with a loss of masked steps": {"gradient_accumulation_steps"},
     "train_step with two optimizers": {"gradient_accumulation_steps"},
     "train_step that creates variables": {

@@ -1,6 +1,7 @@
 """Metrics have the names and the values that ``fit`` gives them, or are rejected before a step."""
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,7 +14,7 @@ from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.code import UserCode, features_and_label
-from aerotrain.training.model.whole_batches import check_additive_metrics
+from aerotrain.training.model.whole_batches import check_sharing
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.metric_state import MetricState, numbers
 from aerotrain.training.steps.step import TrainStep
@@ -195,6 +196,10 @@ class Kept(keras.metrics.Metric):
 
 
 BATCH = (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1]))
+_draw = np.random.default_rng(3)
+RECORDS = tf.nest.map_structure(
+    lambda each: tf.constant(_draw.normal(size=[8, *each.shape[1:]]), tf.float32), BATCH
+)
 
 
 def step_with(*metrics):
@@ -218,30 +223,31 @@ NO_SUMS = {
 def test_a_metric_whose_state_is_no_sum_is_refused_by_strategies_that_add_states(state):
     step = step_with("mae", Kept(NO_SUMS[state]))
     with pytest.raises(FinalError, match=r"'mirrored' adds up .* the state of kept is no sum"):
-        check_additive_metrics("mirrored", step, BATCH)
+        check_sharing("mirrored", step, RECORDS, adds=True, cuts=False)
 
 
-def test_metrics_whose_states_are_sums_are_accepted():
+def test_metrics_whose_states_are_sums_are_accepted(capsys):
     metrics = [keras.metrics.AUC(), keras.metrics.R2Score(), keras.metrics.RootMeanSquaredError()]
-    check_additive_metrics("mirrored", step_with("mae", *metrics, Kept()), BATCH)
+    step = step_with("mae", *metrics, Kept())
+    check_sharing("mirrored", step, RECORDS, adds=True, cuts=False)
+    assert not capsys.readouterr().out
 
 
 class Measured(keras.layers.Layer):
     """Updates a metric of its own with its inputs."""
 
-    def __init__(self, state, args):
+    def __init__(self, state):
         super().__init__()
-        self.kept = Kept(state, args)
-        self._args = args
+        self.kept = Kept(state, 1)
 
     def call(self, x):
-        self.kept.update_state(*[x] * self._args)
+        self.kept.update_state(x)
         return x
 
 
-def step_measured(state, args=1):
+def step_measured(state):
     def build():
-        model = keras.Sequential([Measured(state, args), keras.layers.Dense(1)])
+        model = keras.Sequential([Measured(state), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
         return model
 
@@ -249,14 +255,22 @@ def step_measured(state, args=1):
 
 
 def test_a_metric_of_a_layer_is_checked_too():
-    check_additive_metrics("parameter_server", step_measured(lambda old, new: old + new), BATCH)
+    a_sum, a_maximum = map(step_measured, (lambda old, new: old + new, keras.ops.maximum))
+    check_sharing("parameter_server", a_sum, RECORDS, adds=True, cuts=False)
     with pytest.raises(FinalError, match="state of kept is no sum"):
-        check_additive_metrics("parameter_server", step_measured(keras.ops.maximum), BATCH)
+        check_sharing("parameter_server", a_maximum, RECORDS, adds=True, cuts=False)
 
 
-def test_a_metric_that_cannot_be_checked_with_a_synthetic_batch_causes_a_warning(capsys):
-    check_additive_metrics("mirrored", step_measured(lambda old, new: old + new, args=3), BATCH)
-    assert "'kept' of Kept takes no batch that could be made up" in capsys.readouterr().out
+def test_a_metric_that_fails_on_a_part_of_a_batch_causes_a_warning(capsys):
+    def of_eight(old, new):
+        raise ValueError("it takes 8 records")
+
+    step = step_with(Kept())
+    step.metrics.metrics[-1]._state = of_eight
+    check_sharing("mirrored", step, RECORDS, adds=True, cuts=False)
+    said = capsys.readouterr().out
+    assert "were not checked on pieces of a batch" in said
+    assert "it takes 8 records" in said
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 The features are a vector, and a sequence that is padded with zeros; the target is two numbers.
 """
 
+import types
 from typing import Any
 
 import keras
@@ -28,7 +29,7 @@ class AddedTerm(keras.Model):
     """Adds a term to the compiled loss, as Keras's guide shows."""
 
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):  # type: ignore[no-untyped-def]
-        known = super().compute_loss(x, y, y_pred, sample_weight)
+        known = keras.Model.compute_loss(self, x, y, y_pred, sample_weight)
         return known + 0.1 * ops.mean(ops.square(y_pred))
 
 
@@ -75,6 +76,18 @@ class OwnStep(keras.Model):
             else:
                 metric.update_state(y, y_pred)
         return {metric.name: metric.result() for metric in self.metrics}
+
+
+class SumStep(keras.Model):
+    """A ``train_step`` of its own, whose loss is a sum."""
+
+    def train_step(self, data):  # type: ignore[no-untyped-def]
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = 0.1 * ops.sum(ops.square(y - self(x, training=True)))
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply(gradients, self.trainable_weights)
+        return {"loss": loss}
 
 
 class Opponents(keras.Model):
@@ -160,6 +173,35 @@ def adding() -> Any:
     return model
 
 
+class Balancing(layers.Layer):
+    """Adds to the loss how evenly the records of a batch are distributed over experts."""
+
+    def call(self, x):  # type: ignore[no-untyped-def]
+        self.add_loss(ops.sum(ops.square(ops.mean(ops.softmax(3 * x), axis=0))))
+        return x
+
+
+def balancing() -> Any:
+    inputs, known = outputs()
+    model = keras.Model(inputs, Balancing()(known))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def known_only(y: Any, y_pred: Any) -> Any:
+    """The mean over targets that count as known, such as those that are not -1."""
+    known = ops.cast(y > 1.2, y_pred.dtype)
+    return ops.sum(known * ops.square(y - y_pred)) / ops.maximum(ops.sum(known), 1.0)
+
+
+def replaced(method: str) -> Any:
+    """A model with a ``method`` of its own that its class does not have."""
+    model = compiled(keras.Model)
+    kind = {"train_step": OwnStep, "compute_loss": AddedTerm}[method]
+    setattr(model, method, types.MethodType(getattr(kind, method), model))
+    return model
+
+
 class Counting(layers.Layer):
     """Keeps a moving mean of what it sees, and the number of its calls."""
 
@@ -197,9 +239,14 @@ OWN = {
     "compute_loss, the root of a mean": lambda: compiled(Root),
     "compute_loss with negatives in the batch": lambda: compiled(InBatch),
     "losses added by layers, and regularizers": adding,
+    "losses of a whole batch added by layers": balancing,
+    "compute_loss of an instance": lambda: replaced("compute_loss"),
     "a loss of masked steps": masked,
+    "a mean over known targets": lambda: compiled(keras.Model, loss=known_only),
     "a loss of the whole batch": lambda: compiled(keras.Model, loss=Norm()),
     "train_step with an added term": lambda: compiled(OwnStep),
+    "train_step of a sum": lambda: compiled(SumStep),
+    "train_step of an instance": lambda: replaced("train_step"),
     "train_step with a loss of masked steps": lambda: masked(OwnStep),
     "train_step with two optimizers": opponents,
     "train_step that creates variables": lambda: opponents(built=False),

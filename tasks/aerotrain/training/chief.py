@@ -17,7 +17,7 @@ from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.interval import checkpoint_interval
 from aerotrain.training.checkpoints.retention import NOTHING, Name
 from aerotrain.training.context import TrainingContext
-from aerotrain.training.distribution import ChiefDecisions, Distribution, wait_for_all
+from aerotrain.training.distribution import ChiefDecisions, CreatedVariables, wait_for_all
 from aerotrain.training.error_messages import errors_translated, lost_processes_explained
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import FiniteValues, Hook, Ready, UserCallbacks
@@ -27,6 +27,7 @@ from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.input_pipeline import InputPipeline, check_shards
+from aerotrain.training.internals import tensorflow2
 from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest, packages
@@ -69,7 +70,9 @@ def begun(replica: Replica) -> Iterator[tuple[TrainingContext, Engine]]:
     with BackgroundServices.of(replica, arguments) as services:
         with lost_processes_explained():
             distribution = engine.build(arguments)
-        with distribution.scope():
+        tensorflow2.allow_numbers_of_distributed_variables()
+        created = CreatedVariables()
+        with distribution.scope(), created.scope():
             code = UserCode.load(arguments.model, arguments.data)
         pipeline = InputPipeline(
             job=job,
@@ -83,34 +86,27 @@ def begun(replica: Replica) -> Iterator[tuple[TrainingContext, Engine]]:
             errors_translated(pipeline.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch),
             pipeline.caching_shards(),
         ):
-            yield _context(replica, pipeline, services, distribution, engine), engine
+            model, counter, step = create_model(
+                replica.job.strategy, engine, distribution, pipeline, created
+            )
+            context = TrainingContext(
+                replica=replica,
+                pipeline=pipeline,
+                services=services,
+                distribution=distribution,
+                decisions=ChiefDecisions(distribution, is_chief=replica.is_chief),
+                model=model,
+                counter=counter,
+                step=step,
+                created=created,
+            )
+            yield context, engine
 
 
 def build(context: TrainingContext, engine: Engine) -> None:
     """Make all checks of a training, without a step."""
     engine.step_runner(context.distribution, context.step, context.pipeline, 0)
     _hooks(context)
-
-
-def _context(
-    replica: Replica,
-    pipeline: InputPipeline,
-    services: BackgroundServices,
-    distribution: Distribution,
-    engine: Engine,
-) -> TrainingContext:
-    """Create the model, the counter of its steps, and the step."""
-    model, counter, step = create_model(replica.job.strategy, engine, distribution, pipeline)
-    return TrainingContext(
-        replica=replica,
-        pipeline=pipeline,
-        services=services,
-        distribution=distribution,
-        decisions=ChiefDecisions(distribution, is_chief=replica.is_chief),
-        model=model,
-        counter=counter,
-        step=step,
-    )
 
 
 def _train(context: TrainingContext, engine: Engine) -> ModelManifest:

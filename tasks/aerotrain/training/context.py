@@ -8,7 +8,7 @@ import tensorflow as tf
 from aerotrain.contract.training import TrainArguments
 from aerotrain.replica import Replica
 from aerotrain.training.background.services import BackgroundServices
-from aerotrain.training.distribution import ChiefDecisions, Distribution
+from aerotrain.training.distribution import ChiefDecisions, CreatedVariables, Distribution
 from aerotrain.training.input.order import Schedule
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.steps.step import TrainStep
@@ -18,7 +18,8 @@ from aerotrain.training.steps.step import TrainStep
 class TrainingContext:
     """The parts of a training in one replica, which exist before its first step.
 
-    ``counter`` is an int64 variable, the number of steps done on all workers.
+    ``counter`` is an int64 variable, the number of steps done on all workers. ``created`` are the
+    variables of the user's module and of the model.
     """
 
     replica: Replica
@@ -29,6 +30,7 @@ class TrainingContext:
     model: keras.Model
     counter: tf.Variable
     step: TrainStep
+    created: CreatedVariables
 
     @property
     def is_chief(self) -> bool:

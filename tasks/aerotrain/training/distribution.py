@@ -1,8 +1,10 @@
 """What the training loop needs of the devices and processes over which a model is distributed."""
 
+import gc
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,6 +77,30 @@ def wait_for_all(distribution: Distribution) -> None:
     """
     if distribution.has_peers:
         distribution.sum(tf.ones([]))
+
+
+class CreatedVariables:
+    """The variables of numbers that are created in its scope, as by the user's module."""
+
+    def __init__(self) -> None:
+        self._created: list[weakref.ref[tf.Variable]] = []
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """The scope, to be entered within that of a distribution."""
+        with tf.variable_creator_scope(self._record):
+            yield
+
+    def _record(self, create: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+        variable = create(**options)
+        self._created.append(weakref.ref(variable))
+        return variable
+
+    def all(self) -> list[tf.Variable]:
+        """Those that are still in use, in the order of their creation: in all replicas the same."""
+        gc.collect()  # what is in cycles may be freed earlier in some replicas than in others
+        found = [variable for each in self._created if (variable := each()) is not None]
+        return [each for each in found if each.dtype != tf.string]
 
 
 class ChiefDecisions:

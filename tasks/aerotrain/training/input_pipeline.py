@@ -1,9 +1,11 @@
 """The input pipeline: the batches of the training steps."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,15 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset, Split
-from aerotrain.training.input.batches import MicrobatchSpec, batch_spec, in_microbatches, ready
+from aerotrain.data.records.framing import FramingError, read_frames
+from aerotrain.store import open_store
+from aerotrain.training.input.batches import (
+    MicrobatchSpec,
+    batch_spec,
+    in_microbatches,
+    ready,
+    untuned,
+)
 from aerotrain.training.input.order import Order, Schedule
 from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.service import Service
@@ -21,6 +31,9 @@ from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
 from aerotrain.training.input.shuffle_windows import batches_of, windows_from
 from aerotrain.training.model.code import UserCode
+
+#: The most records of a sample, and the bytes that are read for those that are longer than others.
+_SAMPLE, _SAMPLE_BYTES = 64, 1 << 20
 
 
 def readers_of(job: Job) -> int:
@@ -93,6 +106,21 @@ class InputPipeline:
         finally:
             while self._caches:
                 self._caches.pop().stop()
+
+    def sample(self) -> Any | None:
+        """The first records as one batch of the batch size or less; None if it has only one."""
+        shard, store = self.split.shards[0], open_store(self.arguments.data)
+        most = min(_SAMPLE, self.arguments.batch_size, shard.records)
+        end = shard.bytes * most // shard.records + _SAMPLE_BYTES
+        content = BytesIO(store.get_range(shard.file, 0, end, store.stat(shard.file).etag))
+        records: list[bytes] = []
+        with suppress(FramingError):  # of a record that is cut off
+            records.extend(record for _, record in islice(read_frames(content), most))
+        if len(records) < 2:
+            return None
+        batch = tf.data.Dataset.from_tensors(tf.constant(records))
+        schema, transform = self.dataset.schema, self.code.transform
+        return untuned(ready(batch, schema, transform)).get_single_element()
 
     def is_short(self) -> bool:
         """Whether shards are missing because the store is unavailable or the disk is full."""

@@ -17,7 +17,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, PeerCheckpoints
-from aerotrain.training.distribution import Distribution, StrategyDistribution
+from aerotrain.training.distribution import CreatedVariables, Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals.tensorflow2 import local_collectives
 from aerotrain.training.mesh.checkpoints import MeshCheckpoints, PeerMeshCheckpoints
@@ -58,17 +58,22 @@ class Engine:
 
 
 def create_model(
-    strategy: str, engine: Engine, distribution: Distribution, pipeline: InputPipeline
+    strategy: str,
+    engine: Engine,
+    distribution: Distribution,
+    pipeline: InputPipeline,
+    created: CreatedVariables,
 ) -> tuple[keras.Model, tf.Variable, Any]:
     """The model with all variables, the counter of its steps, and its step.
 
-    ``strategy`` is that of the training, which ``engine`` builds, or stands for in a check.
+    ``strategy`` is that of the training, which ``engine`` builds, or stands for in a check. All
+    variables are added to ``created``.
 
     Raises:
         FinalError: the model cannot be trained under ``strategy``; the message says why.
     """
     arguments = pipeline.arguments
-    with distribution.scope():
+    with distribution.scope(), created.scope():
         KERAS.seed(arguments.seed)
         model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
         check_asynchronous(strategy, model)
@@ -162,7 +167,7 @@ def _local_step_runner(
             pipeline.job.strategy,
             step,
             arguments,
-            pipeline.spec,
+            pipeline.sample if start == 0 else None,
             records=records,
             replicas=replicas,
         )
@@ -220,7 +225,7 @@ def _coordinator_step_runner(
         pipeline.job.strategy,
         step,
         arguments,
-        pipeline.spec,
+        pipeline.sample if start == 0 else None,
         records=arguments.batch_size,
         replicas=1,
     )

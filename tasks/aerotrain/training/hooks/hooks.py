@@ -191,7 +191,7 @@ class UserCallbacks(Hook):
     def __init__(self, context: TrainingContext) -> None:
         self._context = context
         self._callbacks, self.validates = callbacks_of(context.pipeline, context.step)
-        self._variables = self._callbacks.variables()
+        self._variables = self._callbacks.variables(context.created.all())
         if context.is_chief and self._callbacks.given and context.replica.job.strategy != ALONE:
             compute_locally(context)
         if hook := self._callbacks.own_by_batch:

@@ -159,6 +159,8 @@ class _Sharing(threading.local):
     """The microbatch that this thread computes, since each replica is traced by its own thread."""
 
     part: Part | None = None
+    #: Whether a metric is updated, which may call a loss.
+    measures = False
 
 
 _SHARING = _Sharing()
@@ -176,6 +178,16 @@ def sharing(part: Part) -> Iterator[None]:
         yield
     finally:
         _SHARING.part = before
+
+
+@contextmanager
+def measuring() -> Iterator[None]:
+    """A scope in which losses are those that metrics call, as numbers of their own."""
+    before, _SHARING.measures = _SHARING.measures, True
+    try:
+        yield
+    finally:
+        _SHARING.measures = before
 
 
 def _in_sharing(keras_function: Any, own: Any) -> Any:
@@ -203,7 +215,7 @@ def _reduced(
 ) -> Any:
     loss = _REDUCED(values, sample_weight, mask, reduction, dtype)
     shape = tuple(values.shape)
-    if reduction in (None, "none") or shape == ():
+    if reduction in (None, "none") or shape == () or _SHARING.measures:
         return loss
     if shape == (0,):
         loss = tf.reduce_sum(loss)  # Keras returns the empty vector
@@ -279,8 +291,8 @@ def losses_by_path(model: keras.Model) -> list[tuple[str, tuple[Any, ...], Any]]
 
 
 def has_own_compute_loss(model: keras.Model) -> bool:
-    """Whether the model's class overrides ``compute_loss``."""
-    return not type(model).compute_loss.__module__.startswith("keras.")
+    """Whether the model, or its class, overrides ``compute_loss``."""
+    return not str(model.compute_loss.__module__).startswith("keras.")
 
 
 def is_of_keras(wrapper: Any) -> bool:
@@ -396,12 +408,6 @@ def gather_by_rows(variable: keras.Variable) -> None:
     variable.sparse_read = variable.value.sparse_read
 
 
-def set_iterations(optimizer: Any, steps: tf.Tensor) -> None:
-    """Set the number of steps that ``optimizer`` has done."""
-    # ``iterations`` is no variable in an optimizer that accumulates gradients.
-    optimizer._iterations.assign(steps)
-
-
 def count_atomically(optimizer: Any) -> None:
     """Let ``optimizer`` add to its count by TensorFlow's operation.
 
@@ -409,6 +415,12 @@ def count_atomically(optimizer: Any) -> None:
     """
     count = optimizer._iterations
     count.assign_add = lambda value: count.value.assign_add(value)
+
+
+def optimizers(model: keras.Model) -> list[Any]:
+    """All optimizers that ``model`` refers to, also those within others."""
+    found = tf.train.TrackableView(model).descendants()
+    return [each for each in found if isinstance(each, keras.optimizers.Optimizer)]
 
 
 def exchange_gradients_by(

@@ -10,6 +10,8 @@ from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.data.experimental.ops.iterator_model_ops import get_model_proto
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
+from tensorflow.python.distribute.ps_values import AggregatingVariable
+from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.eager import context
 from tensorflow.python.framework.config import is_op_determinism_enabled
 from tensorflow.python.framework.ops import resource_creator_scope
@@ -69,6 +71,16 @@ def seconds_between_elements(iterator: Any) -> float | None:
     except (ValueError, tf.errors.OpError):
         return None
     return sum(gaps) / len(gaps) / 1e6 if gaps else None
+
+
+def allow_numbers_of_distributed_variables() -> None:
+    """Let ``int`` and ``float`` take a variable of several devices, as they take any other.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/values.py
+    """
+    for kind in (DistributedVariable, AggregatingVariable):
+        kind.__int__ = lambda variable: int(variable.numpy())
+        kind.__float__ = lambda variable: float(variable.numpy())
 
 
 def is_deterministic() -> bool:

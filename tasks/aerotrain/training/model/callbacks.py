@@ -14,7 +14,6 @@ out with a note.
 
 import io
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -179,15 +178,17 @@ class Callbacks:
         """Whether a callback has requested the end of the training."""
         return bool(self._model.stop_training)
 
-    def variables(self) -> list[tf.Variable]:
+    def variables(self, created: Sequence[tf.Variable] = ()) -> list[tf.Variable]:
         """The variables that a callback may change, in the same order in every replica.
 
-        They are those of the model and its optimizer, and those to which its layers and losses, the
-        callbacks, or the user's module refer.
+        They are those of the model and its optimizer, those of callbacks, and ``created``, those
+        that the user's module has created.
         """
         if not any(_assigns(each) for each in self.given):
             return []
-        return variables_of(self._model, *self.given, sys.modules.get(self._module))
+        known = variables_of(self._model, *self.given)
+        ids = {id(each) for each in known}
+        return [*known, *(each for each in created if id(each) not in ids)]
 
     def begin(self, state: Mapping[str, Any], files: Files) -> bool:
         """Start the training, or resume from the state that ``remember`` returned.

@@ -1,5 +1,6 @@
 """Checks of what a strategy cannot do, before training starts."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -13,7 +14,7 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
-from aerotrain.training.model.whole_batches import check_additive_metrics, warn_of_whole_batches
+from aerotrain.training.model.whole_batches import check_sharing, warn_of_layer_state
 from aerotrain.training.steps.custom import has_custom_step
 from aerotrain.training.steps.step import TrainStep, inner
 
@@ -38,15 +39,16 @@ def check_steps(
     strategy: str,
     step: TrainStep,
     arguments: TrainArguments,
-    spec: Any,
+    sample: Callable[[], Any] | None,
     *,
     records: int,
     replicas: int,
 ) -> None:
     """Check that ``replicas`` replicas can share the steps of the model under ``strategy``.
 
-    ``spec`` is the element spec of the batches; ``records`` is the number of records of an epoch.
-    Must be called in the scope of a strategy.
+    ``sample`` returns a batch of some records of the data, or None if there is one only; without
+    it, as after a restart, no values are compared. ``records`` is the number of records of an
+    epoch. Must be called in the scope of a strategy.
 
     Raises:
         FinalError: they cannot; the message names the reason and an alternative.
@@ -55,18 +57,21 @@ def check_steps(
     pieces = replicas * arguments.gradient_accumulation_steps
     check_fixed_batch(step.model, arguments, records, pieces)
     asynchronous = strategy == "parameter_server"
-    if replicas > 1 or asynchronous:
-        check_additive_metrics(strategy, step, spec)
     if asynchronous and arguments.jit_compile:
         raise FinalError(
             "jit_compile cannot be under 'parameter_server', since XLA reads no variables of "
             "other processes; leave it out, or choose a synchronous strategy"
         )
     accumulates = arguments.gradient_accumulation_steps > 1
-    if replicas > 1 or accumulates or arguments.jit_compile:
+    cuts = replicas > 1 or accumulates
+    if cuts or arguments.jit_compile:
         check_exchanged(strategy, step.model, arguments, replicas)
-    if (replicas > 1 or accumulates) and isinstance(step.model, keras.Model):
-        warn_of_whole_batches(strategy, step, spec)
+    if cuts and isinstance(step.model, keras.Model):
+        warn_of_layer_state(strategy, step.model)
+    if (cuts or asynchronous) and sample and not keras3.fixed_batch(step.model):
+        batch = sample()
+        if batch is not None:
+            check_sharing(strategy, step, batch, adds=replicas > 1 or asynchronous, cuts=cuts)
 
 
 def check_asynchronous(strategy: str, model: keras.Model) -> None:
@@ -104,10 +109,18 @@ def _check_overwriting(strategy: str, model: keras.Model) -> None:
 
 
 def warn_of_metrics(model: keras.Model, batch: Any) -> None:
-    """Name metrics of a Keras 3 model of one output that measure something else than they seem to.
+    """Name metrics of a Keras 3 model that measure something else than they seem to, or nothing.
 
     ``batch`` is the element spec of the batches.
     """
+    own = getattr(type(model), "compute_metrics", None)
+    if isinstance(model, keras.Model) and own is not keras.Model.compute_metrics:
+        print(
+            f"warning: values that compute_metrics of {type(model).__name__} returns are logged "
+            "if they are metrics of the model, when an epoch ends; return others in "
+            "get_metrics_result",
+            flush=True,
+        )
     losses = keras3.losses(model) if isinstance(model, keras.Model) else []
     metrics = keras3.compiled_by_name(model) if len(losses) == 1 else {}
     if getattr(losses and losses[0], "from_logits", False):

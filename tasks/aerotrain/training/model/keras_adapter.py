@@ -171,11 +171,18 @@ def _build_symbolically(model: keras.Model, batch: Any) -> None:
 
 
 def _check_trainable(model: keras.Model, module: str) -> None:
-    """Check that the model can be trained at all.
+    """Check that the model can be trained at all, and by the steps of the loop.
 
     Raises:
-        FinalError: the model has no trainable weights, or relies on ``keras.distribution``.
+        FinalError: it has no trainable weights, relies on ``keras.distribution``, or has methods of
+            its own in place of those by which Keras calls steps.
     """
+    for name in ("fit", "make_train_function", "train_on_batch"):
+        if getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name):
+            raise FinalError(
+                f"{type(model).__name__}, which build_model of {module!r} returned, has a {name} "
+                "of its own, which is not called here; override train_step instead"
+            )
     if keras.distribution.distribution() is not None:
         raise FinalError(
             f"build_model of {module!r} sets keras.distribution, which shards nothing under "

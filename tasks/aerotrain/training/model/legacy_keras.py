@@ -113,20 +113,6 @@ class LegacyMetricState(MetricState):
         with self.holding(sums):
             return numbers(self.model.get_metrics_result())
 
-    def begin_of(self, metric: Any) -> list[np.ndarray[Any, Any]]:
-        states = zip(self.variables, self.zero, strict=False)
-        return [state for variable, state in states if _is_in(variable, metric.weights)]
-
-    def updated(
-        self, metric: Any, states: Sequence[Any], arguments: Sequence[Any]
-    ) -> list[np.ndarray[Any, Any]]:
-        begin = iter(states)
-        own = [_is_in(variable, metric.weights) for variable in self.variables]
-        zero = zip(own, self.zero, strict=False)
-        with self.holding([next(begin) if mine else each for mine, each in zero]) as held:
-            metric.update_state(*arguments)
-        return [each.now.numpy() for mine, each in zip(own, held, strict=True) if mine]
-
     def _put(self, values: Sequence[Any]) -> None:
         for (owner, name, _), value in zip(self._places, values, strict=True):
             # Bypasses tf_keras's own __setattr__, which would track the value.
@@ -181,6 +167,13 @@ class LegacyStep(TrainStep):
         if weight is not None:
             added = [tf.where(weight > 0, *pair) for pair in zip(added, sums[:-1], strict=True)]
         return gradients, loss, [*added, sums[-1]]
+
+    def measured(
+        self, state: MetricValues, _x: Any, y: Any, y_pred: Any, weight: Any
+    ) -> Sequence[tf.Tensor]:
+        with self.metrics.holding(state) as held:
+            self.model.compiled_metrics.update_state(y, y_pred, weight)
+            return [each.now for each in held]
 
     def counts(self, _weight: tf.Tensor, _batch: Any) -> Counts:
         """None: tf_keras's losses are divided by the number of records, also where it is masked."""

@@ -1,10 +1,13 @@
-"""Checks of losses and metrics whose batches are cut into pieces, by trying made-up batches.
+"""Checks of losses and metrics whose batches are cut into pieces, by some records of the data.
 
 A sum over records, or a mean, is put together from pieces. A maximum is not, nor is a loss in which
-the records of a batch are compared with each other.
+the records of a batch are compared with each other, or which divides by how many have a label.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,40 +18,80 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
-from aerotrain.training.steps.metric_state import MetricState
+from aerotrain.training.steps.custom import WholeStepScope, has_custom_step
+from aerotrain.training.steps.metric_state import MetricValues
 from aerotrain.training.steps.sharing import Counting, Microbatch
-from aerotrain.training.steps.step import TrainStep
+from aerotrain.training.steps.step import TrainStep, length
 
-#: Sizes of made-up batches: their examples, those of the first of two pieces, and any other
-#: dimension that is not fixed.
-_EXAMPLES, _FIRST, _LENGTH = 8, 3, 3
+#: The greatest relative difference that is rounding, in float32 and in shorter numbers.
+_ROUNDING, _ROUNDING_MIXED = 1e-5, 1e-2
 
-_OF_KERAS = ("keras.", "tf_keras.")
+Values = dict[str, Any]
 
-States = list[np.ndarray[Any, Any]]
+#: The weights of pieces in their batch, and their rows.
+Pieces = Sequence[tuple[tf.Tensor, slice]]
 
 
-def warn_of_whole_batches(strategy: str, step: TrainStep, batch: Any) -> None:
-    """Name the losses and metrics of a Keras 3 model that need a whole batch; ``batch`` is a spec.
+@dataclass(frozen=True)
+class Sample:
+    """A batch, and the model's outputs for it with their masks, as ``keras3.masks_of`` has them."""
 
-    What a layer adds to the losses is not tried.
+    x: Any
+    y: Any
+    weight: Any
+    y_pred: Any
+    masks: Mapping[int, tf.Tensor]
+
+    @classmethod
+    def of(cls, model: Any, batch: Any) -> "Sample":
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        with _changing_nothing(model):
+            y_pred = KERAS.predict(model, x)
+            masks = keras3.masks_of(y_pred)
+        return cls(x, y, weight, tf.nest.map_structure(tf.convert_to_tensor, y_pred), masks)
+
+    def rows(self, rows: slice) -> tuple[Any, Any, Any, Any]:
+        """``x``, ``y``, ``y_pred`` and ``weight`` of these records."""
+        parts = tf.nest.map_structure(
+            lambda each: None if each is None else each[rows],
+            (self.x, self.y, self.y_pred, self.weight),
+        )
+        keras3.set_masks(parts[2], {place: mask[rows] for place, mask in self.masks.items()})
+        return parts
+
+
+def check_sharing(strategy: str, step: TrainStep, batch: Any, *, adds: bool, cuts: bool) -> None:
+    """Check with ``batch``, two records of the data or more, whether its pieces give what it gives.
+
+    ``adds`` is whether metric states are added up. ``cuts`` is whether batches are cut into pieces;
+    a loss or a metric of a Keras 3 model that differs for them is named, and so is a ``train_step``
+    of its own whose gradients differ.
+
+    Raises:
+        FinalError: the state of a metric is no sum; the message names it.
     """
-    x, labels, weights = keras.utils.unpack_x_y_sample_weight(batch)
-    outputs = _outputs(step.model, x)
-    possible = _possible_arguments(labels, outputs)
-    found = [
-        f"the loss {name!r}"
-        for name, path, loss in keras3.losses_by_path(step.model)
-        if _needs_whole(loss, [_at(path, labels, outputs, weights), *possible])
-    ]
-    if keras3.has_own_compute_loss(step.model) and _own_needs_whole(step, batch):
-        found.append(f"the compute_loss of {type(step.model).__name__!r}")
-    found += [
-        f"the metric {metric.name!r}"
-        for metric in step.metrics.metrics
-        if not _is_of_keras(type(metric)) or not keras3.is_of_keras(metric)
-        if _measures_whole(metric, step.metrics, possible)
-    ]
+    model, no_sums = step.model, []
+    try:
+        if has_custom_step(model):
+            found = _own_step(step, batch)
+        else:
+            sample = Sample.of(model, batch)
+            no_sums = _no_sums(step, sample) if adds else []
+            found = _whole(step, sample) if cuts and isinstance(model, keras.Model) else []
+    except Exception as error:  # noqa: BLE001 -- the user's code may raise anything
+        print(
+            f"warning: the losses and metrics of {type(model).__name__!r} were not checked on "
+            f"pieces of a batch, which {strategy!r} may cut, because one fails there: "
+            f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.200}",
+            flush=True,
+        )
+        return
+    if no_sums:
+        raise FinalError(
+            f"{strategy!r} adds up what replicas measure, and the state of {', '.join(no_sums)} is "
+            "no sum, but such as a maximum, a moving mean or a last value; keep sums in the "
+            "metric's variables, leave it out, or choose 'one_device'"
+        )
     if found:
         are = "is that" if len(found) == 1 else "are those"
         print(
@@ -57,7 +100,11 @@ def warn_of_whole_batches(strategy: str, step: TrainStep, batch: Any) -> None:
             "use sums or means over records, or 'one_device' without gradient_accumulation_steps",
             flush=True,
         )
-    keeping = [each.path for each in keras3.own_state(step.model)]
+
+
+def warn_of_layer_state(strategy: str, model: keras.Model) -> None:
+    """Name variables of layers that are not Keras's, which each piece of a batch updates."""
+    keeping = [each.path for each in keras3.own_state(model)]
     if keeping:
         print(
             f"warning: a layer keeps {', '.join(map(repr, keeping))}, which each piece of a batch "
@@ -67,224 +114,152 @@ def warn_of_whole_batches(strategy: str, step: TrainStep, batch: Any) -> None:
         )
 
 
-def _at(path: Sequence[Any], labels: Any, outputs: Any, weights: Any) -> tuple[Any, ...]:
-    """The specs of label, output and weight at ``path``; empty if they have other structures."""
-    try:
-        for key in path:
-            labels, outputs = labels[key], outputs[key]
-            weights = weights[key] if tf.nest.is_nested(weights) else weights
-    except (KeyError, IndexError, TypeError):
-        return ()
-    if not isinstance(outputs, tf.TensorSpec):
-        return ()
-    return (labels, outputs) if weights is None else (labels, outputs, weights)
+def _cut(x: Any) -> tuple[Pieces, Sequence[Pieces]]:
+    """The batch ``x`` as one piece; and cut into two, at two places, as one may not show it."""
+    records = int(length(x))
+    cuts = []
+    for first in (max(1, records // 8 * 2), max(1, records // 4 * 2)):
+        two = ((first, slice(first)), (records - first, slice(first, None)))
+        cuts.append([(tf.constant(size / records), rows) for size, rows in two])
+    return [(tf.ones([]), slice(records))], cuts
 
 
-def _needs_whole(loss: Any, possible: Sequence[tuple[Any, ...]]) -> bool:
-    """Whether ``loss`` of a batch is not put together from those of its pieces."""
-    for specs in (each for each in possible if len(each) > 1):
-        draw = np.random.default_rng(0)
-        made = [_made_up(each, draw) for each in specs]
-        try:
-            return _differs(partial(_of_rows, loss, made))
-        except Exception:  # noqa: BLE001 -- the user's code may raise anything at such a batch
-            continue
-    return False
+def _own_step(step: TrainStep, batch: Any) -> list[str]:
+    gradients = partial(_own_gradients, step.model, batch)
+    # One of random numbers, such as those of dropout, draws others for a piece.
+    differs = _differing(step, lambda pieces: _put_together(gradients, pieces), batch)
+    return [f"the train_step of {type(step.model).__name__!r}"] if differs else []
 
 
-def _of_rows(loss: Any, made: Sequence[tf.Tensor], rows: slice) -> Any:
-    return loss(*(each[rows] for each in made))
+def _no_sums(step: TrainStep, sample: Sample) -> list[str]:
+    """The metrics of which an update does not add a value that is independent of the state."""
+    zero, (_, [(first, second), _]) = step.metrics.zero[:-1], _cut(sample.x)
+    one, other = (_measured(step, zero, sample, [each]) for each in (first, second))
+    found: dict[str, None] = {}
+    # A maximum ignores what is below it, so states on both sides are tried.
+    for begin in (one, [-1 - each for each in one]):
+        after = _measured(step, begin, sample, [second])
+        expected = [np.add(*each) for each in zip(begin, other, strict=True)]
+        for variable, *pair in zip(step.metrics.variables, after, expected, strict=True):
+            if not _close(step, *pair):
+                found |= dict.fromkeys(
+                    metric.name
+                    for metric in step.metrics.metrics
+                    if any(each is variable for each in metric.variables)
+                )
+    return list(found)
 
 
-def _own_needs_whole(step: TrainStep, batch: Any) -> bool:
-    draw = np.random.default_rng(0)
-    made = tf.nest.map_structure(lambda each: _made_up(each, draw), batch)
-    x, y, weight = keras.utils.unpack_x_y_sample_weight(made)
+def _whole(step: TrainStep, sample: Sample) -> list[str]:
+    """The losses and the metrics that differ if they get pieces."""
+    losses, zero = partial(_losses, step.model, sample), step.metrics.zero[:-1]
 
-    def loss(rows: slice, y_pred: Any, masks: dict[int, tf.Tensor]) -> Any:
-        part = tf.nest.map_structure(
-            lambda each: None if each is None else each[rows], (x, y, y_pred, weight)
-        )
-        own_x, own_y, own_pred, own_weight = part
-        keras3.set_masks(own_pred, {place: mask[rows] for place, mask in masks.items()})
-        none = [tf.zeros([])]  # in place of what layers add
-        return keras3.compute_loss(step.model, own_x, own_y, own_pred, own_weight, none)
+    def metrics(pieces: Pieces) -> Values:
+        state = _measured(step, zero, sample, pieces)
+        return step.metrics.results([*state, np.zeros(2)])
 
-    try:
-        with keras.StatelessScope():
-            y_pred = keras3.call(step.model, x, training=False)
-            masks = keras3.masks_of(y_pred)
-            return _differs(lambda rows: loss(rows, y_pred, masks))
-    except Exception as error:  # noqa: BLE001 -- as above
-        print(
-            f"warning: the compute_loss of {type(step.model).__name__!r} takes no batch that could "
-            f"be made up ({type(error).__name__}), so it was not tried on pieces of one",
-            flush=True,
-        )
-        return False
+    found = _differing(step, lambda pieces: _put_together(losses, pieces), sample.x)
+    return [*found, *(f"the metric {each!r}" for each in _differing(step, metrics, sample.x))]
 
 
-def _differs(loss: Callable[[slice], Any]) -> bool:
-    """Whether the loss of some records is another one if it is computed in two pieces."""
-    whole, pieces = _put_together(loss, 0), _put_together(loss, _FIRST)
-    return not np.allclose(whole, pieces, rtol=1e-3, atol=1e-5)
-
-
-def _put_together(loss: Callable[[slice], Any], first: int) -> Any:
-    """The loss of a batch, of its first ``first`` records and of the others."""
-    pieces = [
-        (tf.constant(size / _EXAMPLES), rows)
-        for size, rows in ((first, slice(first)), (_EXAMPLES - first, slice(first, None)))
-        if size
+def _differing(step: TrainStep, compute: Callable[[Pieces], Values], x: Any) -> list[str]:
+    """The names of what ``compute`` returns in which pieces of the batch ``x`` differ from it."""
+    whole, cuts = _cut(x)
+    expected = compute(whole)
+    found = [compute(each) for each in cuts]
+    return [
+        name
+        for name, value in expected.items()
+        if not all(_close(step, value, each[name]) for each in found)
     ]
+
+
+def _measured(step: TrainStep, begin: MetricValues, sample: Sample, pieces: Pieces) -> MetricValues:
+    """The metrics' state after these pieces."""
+    state = begin
+    for weight, rows in pieces:
+        with keras3.sharing(Microbatch(weight, counts_all=True)):
+            state = [np.asarray(each) for each in step.measured(state, *sample.rows(rows))]
+    return state
+
+
+def _close(step: TrainStep, one: Any, other: Any) -> bool:
+    policy = getattr(step.model, "dtype_policy", None)
+    mixed = getattr(policy, "compute_dtype", "float32") != "float32"
+    tolerance = _ROUNDING_MIXED if mixed else _ROUNDING
+    largest = float(np.max(np.abs(one), initial=0.0))
+    return bool(np.allclose(one, other, rtol=0, atol=tolerance * largest + 1e-7, equal_nan=True))
+
+
+def _put_together(compute: Callable[[slice, Microbatch], Values], pieces: Pieces) -> Values:
+    """What ``compute`` returns for each piece, as the sum by their weights."""
     counts = []
     for weight, rows in pieces:
         counting = Counting(weight, counts_all=True)
-        with keras3.sharing(counting):
-            loss(rows)
+        compute(rows, counting)
         counts.append(counting.counts)
     totals = [tf.add_n(each) for each in zip(*counts, strict=True)]
-    sum_ = 0.0
+    sums: Values = {}
     for weight, rows in pieces:
-        with keras3.sharing(Microbatch(weight, counts_all=True, totals=totals)):
-            sum_ += weight.numpy() * np.asarray(loss(rows), np.float64)
-    return sum_
+        part = Microbatch(weight, counts_all=True, totals=totals)
+        for name, value in compute(rows, part).items():
+            own = float(weight) * np.asarray(tf.convert_to_tensor(value), np.float64)
+            sums[name] = sums.get(name, 0.0) + own
+    return sums
 
 
-def _measures_whole(metric: Any, sums: MetricState, possible: Sequence[tuple[Any, ...]]) -> bool:
-    zero = sums.begin_of(metric)
-    for specs in possible:
-        draw = np.random.default_rng(0)
-        made = [_made_up(each, draw) for each in specs]
-        try:
-            whole = metric.stateless_result(sums.updated(metric, zero, made))
-            states = zero
-            for rows, size in ((slice(_FIRST), _FIRST), (slice(_FIRST, None), _EXAMPLES - _FIRST)):
-                part = Microbatch(tf.constant(size / _EXAMPLES), counts_all=True)
-                with keras3.sharing(part):
-                    states = sums.updated(metric, states, [each[rows] for each in made])
-            joined = metric.stateless_result(states)
-        except Exception:  # noqa: BLE001 -- as above
-            continue
-        pairs = zip(tf.nest.flatten(whole), tf.nest.flatten(joined), strict=True)
-        return not all(np.allclose(*pair, rtol=1e-3, atol=1e-5) for pair in pairs)
-    return False
+def _losses(model: keras.Model, sample: Sample, rows: slice, part: Microbatch) -> Values:
+    """The losses of a piece, by what they are called in messages."""
+    x, y, y_pred, weight = sample.rows(rows)
+    found: Values = {}
+    with keras.StatelessScope(collect_losses=True) as scope, keras3.sharing(part):
+        keras3.call(model, x, training=False)
+        if scope.losses:
+            found["what layers add to the loss"] = tf.add_n(scope.losses)
+        if keras3.has_own_compute_loss(model):
+            loss = keras3.compute_loss(model, x, y, y_pred, weight, [tf.zeros([])])
+            return found | {f"the compute_loss of {type(model).__name__!r}": loss}
+        for name, path, loss in keras3.losses_by_path(model):
+            found[f"the loss {name!r}"] = loss(*_at(path, y, y_pred, weight))
+    return found
 
 
-def check_additive_metrics(strategy: str, step: TrainStep, batch: Any) -> None:
-    """Check that the metrics can be added up, as those of several replicas are.
+def _own_gradients(model: keras.Model, batch: Any, rows: slice, part: Microbatch) -> Values:
+    """The gradients that the ``train_step`` of the model gives its optimizers, which do nothing."""
+    given = threading.local()  # each replica is a thread
+    piece = tf.nest.map_structure(lambda each: each[rows], batch)
+    strategy, optimizers = tf.distribute.get_strategy(), keras3.optimizers(model)
 
-    All of Keras's metrics are sums: of values, of counts, of a confusion matrix. A metric of the
-    user's own is tested on generated batches. ``batch`` is the element spec of the batches.
+    def take(gradients: Any, _variables: Any = None) -> None:
+        given.all += [tf.convert_to_tensor(each) for each in gradients if each is not None]
 
-    Raises:
-        FinalError: some cannot; the message names them.
-    """
-    x, labels, _ = keras.utils.unpack_x_y_sample_weight(batch)
-    sums = step.metrics
-    doubtful = [metric for metric in sums.metrics if not _is_of_keras(type(metric))]
-    possible = _possible_arguments(labels, _outputs(step.model, x)) if doubtful else []
-    names = [metric.name for metric in doubtful if not _is_sum(metric, sums, possible)]
-    if names:
-        raise FinalError(
-            f"{strategy!r} adds up what replicas measure, and the state of {', '.join(names)} is "
-            "no sum, but such as a maximum, a moving mean or a last value; keep sums in the "
-            "metric's variables, leave it out, or choose 'one_device'"
-        )
+    def step() -> list[tf.Tensor]:
+        given.all = []
+        with WholeStepScope(), keras3.sharing(part):
+            model.train_step(piece)
+        return list(given.all)
 
-
-def _outputs(model: Any, x: Any) -> Any:
-    """The spec of the outputs of ``model`` for a batch ``x``; None if it cannot be called."""
-    strategy, found = tf.distribute.get_strategy(), []
-
-    def call(batch: Any) -> None:
-        outputs = tf.nest.map_structure(tf.convert_to_tensor, KERAS.predict(model, batch))
-        found.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, outputs))
-
-    replicated = strategy.num_replicas_in_sync > 1
-    function = tf.function(
-        (lambda each: strategy.run(call, args=(each,))) if replicated else call, autograph=False
-    )
+    for each in optimizers:
+        each.apply = take
     try:
-        function.get_concrete_function(x)
-    except Exception:  # noqa: BLE001 -- a model with a step of its own may have no call at all
-        return None
-    return found[0]
+        gradients = strategy.run(step)
+    finally:
+        for each in optimizers:
+            del each.apply
+    own = [strategy.experimental_local_results(each)[0] for each in gradients]
+    return {str(number): each for number, each in enumerate(own)}
 
 
-def _possible_arguments(labels: Any, outputs: Any) -> list[tuple[Any, ...]]:
-    """Specs of possible arguments of a metric: labels and outputs, or a vector of numbers."""
-    flat = zip(tf.nest.flatten(labels), tf.nest.flatten(outputs), strict=False)
-    return [*flat, (tf.TensorSpec([None]),)]
+def _at(path: Sequence[Any], y: Any, y_pred: Any, weight: Any) -> list[Any]:
+    """The label, the output and the weight, if there are any, at ``path``."""
+    for key in path:
+        y, y_pred = y[key], y_pred[key]
+        weight = weight[key] if tf.nest.is_nested(weight) else weight
+    return [y, y_pred] if weight is None else [y, y_pred, weight]
 
 
-def _is_of_keras(kind: type) -> bool:
-    """Whether Keras's own code updates and resets the state."""
-    owners = [_owner(kind, name) for name in ("update_state", "reset_state")]
-    return all(owner.__module__.startswith(_OF_KERAS) for owner in owners)
-
-
-def _owner(kind: type, name: str) -> type:
-    return next(each for each in kind.__mro__ if name in vars(each))
-
-
-def _is_sum(metric: Any, sums: MetricState, possible: Sequence[tuple[Any, ...]]) -> bool:
-    """Whether an update adds a value that does not depend on the state."""
-    zero = sums.begin_of(metric)
-    if any(each.dtype == bool or np.any(each) for each in zero):
-        return False
-    for update in _updates(metric, sums, possible):
-        try:
-            one, other = update(zero, 0), update(zero, 1)
-        except Exception:  # noqa: BLE001 -- the user's code may raise anything at such a batch
-            continue
-        # A maximum ignores what is below it, so states on both sides are tested.
-        below = [-1 - each for each in one]
-        after = update(below, 1)
-        if _same(other, zero) and _same(after, below):
-            continue  # no value in such a batch counts
-        return _same(update(one, 1), _added(one, other)) and _same(after, _added(below, other))
-    print(
-        f"warning: the metric {metric.name!r} of {type(metric).__name__} takes no batch that could "
-        "be made up, so it was not tried; what replicas measure is added up, as if its state were "
-        "a sum",
-        flush=True,
-    )
-    return True
-
-
-def _updates(
-    metric: Any, sums: MetricState, possible: Sequence[tuple[Any, ...]]
-) -> Iterator[Callable[[States, int], States]]:
-    """Functions of a state and a batch's number that return the state after that batch."""
-    for specs in possible:
-
-        def update(states: States, number: int, specs: Any = specs) -> States:
-            draw = np.random.default_rng(number)
-            return sums.updated(metric, states, [_made_up(each, draw) for each in specs])
-
-        yield update
-
-
-def _made_up(spec: Any, draw: np.random.Generator) -> tf.Tensor:
-    """Random values that fit ``spec``: numbers from 0 to 1, labels 0 and 1, or words."""
-    first, *rest = spec.shape.as_list() or [None]
-    shape = [_EXAMPLES if first is None else first, *(each or _LENGTH for each in rest)]
-    dtype = tf.as_dtype(spec.dtype)
-    if dtype == tf.string:
-        return tf.constant(draw.choice([b"a", b"b"], shape))
-    if not dtype.is_floating:
-        return tf.cast(draw.integers(0, 2, shape), dtype)
-    # Later records are larger, so that the pieces of a batch differ.
-    sizes = np.linspace(0.1, 1.0, shape[0]).reshape([-1, *[1] * len(rest)])
-    return tf.cast(draw.uniform(size=shape) * sizes, dtype)
-
-
-def _added(states: States, more: States) -> States:
-    return [one + other for one, other in zip(states, more, strict=True)]
-
-
-def _same(given: States, expected: States) -> bool:
-    return all(
-        np.allclose(*each, rtol=1e-3, atol=1e-5) for each in zip(given, expected, strict=True)
-    )
+@contextmanager
+def _changing_nothing(model: Any) -> Iterator[None]:
+    """A scope in which what is assigned to the variables of a Keras 3 model is not kept."""
+    with keras.StatelessScope() if isinstance(model, keras.Model) else nullcontext():
+        yield

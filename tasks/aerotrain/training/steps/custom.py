@@ -28,6 +28,13 @@ class CustomStepMetricState(MetricState):
     def __init__(self, model: keras.Model, logs: list[str]) -> None:
         super().__init__(model)
         self._logs = logs
+        if plain := sorted({*logs} - {"loss", *(each.name for each in self.metrics)}):
+            print(
+                f"the train_step of {type(model).__name__} returns {', '.join(plain)}, no metrics "
+                "of the model: their means over the steps of an epoch are logged, and fit logs "
+                "those of the last step",
+                flush=True,
+            )
         *states, bad = self.zero
         self.zero = [*states, np.zeros(len(logs) + 1), bad]
 
@@ -57,16 +64,20 @@ class CustomStepMetricState(MetricState):
         return keras3.loss_tracker(self.model) is not None and bool(np.asarray(sums[1]))
 
 
-class CustomStepScope(MetricScope):
-    """A scope of a whole ``train_step``, in which all but the metrics is as outside of it."""
+class WholeStepScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
+    """A scope of a whole ``train_step``, in which what is assigned is not kept."""
 
-    def __init__(self, state: list[tuple[Any, Any]]) -> None:
+    def __init__(self, state: list[tuple[Any, Any]] | None = None) -> None:
         super().__init__(state, collect_losses=False)
 
     def get_current_value(self, variable: Any) -> Any:
         # Keras reads the variables of regularizers here.
         value = super().get_current_value(variable)
         return keras3.direct_value(variable) if value is None else value
+
+
+class CustomStepScope(WholeStepScope, MetricScope):
+    """A scope of a whole ``train_step``, in which all but the metrics is as outside of it."""
 
 
 class CustomStep(TrainStep):
@@ -113,11 +124,7 @@ class ReplicatedCustomStep:
         self._step = step
         #: The weight of the microbatch, for the optimizers; each replica is traced in a thread.
         self._now = threading.local()
-        found = [
-            each
-            for each in tf.train.TrackableView(step.model).descendants()
-            if isinstance(each, keras.optimizers.Optimizer)
-        ]
+        found = keras3.optimizers(step.model)
         inner_ones = {id(inner(each)) for each in found if inner(each) is not each}
         for each in found:
             exchanged = self._mean if id(each) not in inner_ones else list
@@ -152,9 +159,10 @@ def step_of(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:
 
 
 def has_custom_step(model: keras.Model) -> bool:
-    """Whether the model's class overrides ``train_step``."""
+    """Whether the model, or its class, overrides ``train_step``."""
     # tf_keras models with their own train_step are rejected earlier.
-    return isinstance(model, keras.Model) and type(model).train_step is not keras.Model.train_step
+    own = getattr(model.train_step, "__func__", None) is not keras.Model.train_step
+    return isinstance(model, keras.Model) and own
 
 
 def _traced(model: keras.Model, batch: Any) -> list[str]:

@@ -74,18 +74,6 @@ class MetricState:
             return None
         return list(MetricState.results(self, self.zero))
 
-    def begin_of(self, metric: Any) -> list[np.ndarray[Any, Any]]:
-        """The state of ``metric`` at the start of an epoch."""
-        return [np.asarray(each) for each in metric.stateless_reset_state()]
-
-    def updated(
-        self, metric: Any, states: Sequence[Any], arguments: Sequence[Any]
-    ) -> list[np.ndarray[Any, Any]]:
-        """``states`` after an update with ``arguments``, outside of any step."""
-        values = [tf.constant(each) for each in states]
-        after = metric.stateless_update_state(values, *arguments)
-        return [np.asarray(each) for each in after]
-
     def bad_step(self, sums: MetricValues) -> int | None:
         """The first step whose loss, or a weight after it, was not finite; None without one.
 

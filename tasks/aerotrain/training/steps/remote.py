@@ -36,6 +36,7 @@ class RemoteStep(TrainStep):
         # On a ps every operation is costly, and concurrent updates change results more than
         # rounding.
         fuse(inner(model.optimizer), least=0)
+        keras3.count_atomically(inner(model.optimizer))
         kept = kept_by_layers(model)
         self._packed = PackedVariables([*model.trainable_weights, *kept], counter)
         packed = {id(each) for each in self._packed.variables}

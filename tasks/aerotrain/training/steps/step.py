@@ -2,9 +2,8 @@
 
 The step does what ``keras.Model.train_step`` does, in the same order, so that one replica computes
 the losses of ``fit``. It differs in two places, both because of ``tf.distribute``: metrics are
-values (``metric_state``), and the steps are counted in a separate variable. Keras counts
-``optimizer.iterations`` by reading, adding and writing, which loses counts when two workers do it
-at once.
+values (``metric_state``), and the steps are counted in a separate variable, whatever callbacks
+assign to ``optimizer.iterations``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,9 +37,6 @@ class TrainStep:
         self.model = model
         self._counter = counter
         fuse(inner(model.optimizer))
-        if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
-            # It counts the steps that were not skipped, so ``apply`` cannot set its count.
-            keras3.count_atomically(inner(model.optimizer))
 
     def __call__(self, sums: MetricValues, batch: Any) -> StepResult:
         """Train on one batch of ``x``, ``(x, y)`` or ``(x, y, sample_weight)``."""
@@ -87,6 +83,20 @@ class TrainStep:
             keras3.compute_loss(self.model, x, y, y_pred, sample_weight, none)
         return counting.counts
 
+    def measured(
+        self, state: MetricValues, x: Any, y: Any, y_pred: Any, weight: Any
+    ) -> Sequence[tf.Tensor]:
+        """The metrics' state after a batch with these outputs, but for those of losses.
+
+        Nothing else is changed.
+        """
+        scope = keras.StatelessScope(self.metrics.pairs(state))
+        with scope, keras3.measuring():
+            if self.metrics.in_call:
+                keras3.call(self.model, x, training=False)
+            self.model.compute_metrics(x, y, y_pred, sample_weight=weight)
+        return self.metrics.of(scope)
+
     @cached_property
     def counts_all(self) -> bool:
         """Whether a loss of the user's own may be a mean over something else than records."""
@@ -109,7 +119,7 @@ class TrainStep:
             counted = loss if weight is None else loss * tf.cast(weight, loss.dtype)
             scaled = model.optimizer.scale_loss(counted)
         gradients = _gradients(tape, scaled, model.trainable_weights, scope.fetched)
-        with scope:
+        with scope, keras3.measuring():
             model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         return gradients, loss, [*self.metrics.of(scope), sums[-1]]
 
@@ -129,14 +139,9 @@ class TrainStep:
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Apply ``gradients`` with the optimizer; return the number of steps done."""
-        optimizer = self.model.optimizer
         done = self._counter.assign_add(1, read_value=True)
-        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            # Schedules and Adam's bias correction read this. Another worker may set it between here
-            # and there. Under an asynchronous strategy it is thus off by at most the steps in
-            # flight, but never falls behind permanently.
-            keras3.set_iterations(optimizer, done - 1)
-        optimizer.apply_gradients(zip(gradients, self.model.trainable_weights, strict=True))
+        pairs = zip(gradients, self.model.trainable_weights, strict=True)
+        self.model.optimizer.apply_gradients(pairs)
         return done
 
 
