@@ -9,9 +9,9 @@ from datetime import timedelta
 
 from airflow.sdk import dag
 
-from aerotrain_airflow.gate import at_least, no_worse
 from aerotrain_airflow.params import RunParam, training_params
 from aerotrain_airflow.steps import evaluate, export, prepare, train
+from aerotrain_airflow.steps.gate import at_least, no_worse
 
 
 @dag(

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from airflow.sdk import Asset, dag
 
-from aerotrain_airflow.gate import at_least, no_worse
 from aerotrain_airflow.params import RunParam, training_params
 from aerotrain_airflow.steps import evaluate, export, prepare, promote, train
+from aerotrain_airflow.steps.gate import at_least, no_worse
 
 TABLE = Path(__file__).parent / "data" / "flats.parquet"
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from airflow.sdk import CronTriggerTimetable, Param, dag
 
 from aerotrain_airflow.params import RunParam, retention_params
-from aerotrain_airflow.retention import RetentionOperator
+from aerotrain_airflow.steps.retention import RetentionOperator
 
 _FORM = {"section": "Run Parameters"}
 

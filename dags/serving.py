@@ -7,8 +7,8 @@ your reason, is kept in `serving/aliases/serving.json` of the pipeline's store.
 
 from airflow.sdk import Param, dag, task
 
+from aerotrain_airflow.operators.release import PromoteOperator, RollbackOperator
 from aerotrain_airflow.params import RunParam
-from aerotrain_airflow.promotion import PromoteOperator, RollbackOperator
 
 _FORM = {"section": "Run Parameters"}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from aerotrain_airflow.credentials import replica_base_environment
+from aerotrain_airflow.operators.credentials import replica_base_environment
 from aerotrain_airflow.settings import Settings
 
 pytestmark = pytest.mark.process
@@ -119,7 +119,7 @@ def test_a_session_token_that_replicas_cannot_refresh_is_said_at_the_start(
     for extra, token, ends in cases:
         caplog.clear()
         connect.setenv("AIRFLOW_CONN_STORE", connection(**extra))
-        with caplog.at_level(logging.WARNING, "aerotrain_airflow.credentials"):
+        with caplog.at_level(logging.WARNING, "aerotrain_airflow.operators.credentials"):
             environment = replica_base_environment(Settings.read())
         assert environment.get("AWS_SESSION_TOKEN") == token
         said = [each for each in caplog.messages if "replicas cannot refresh" in each]

@@ -15,9 +15,9 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.strategy import STRATEGIES
-from aerotrain_airflow.approval import body_of
-from aerotrain_airflow.description import check_run, describe
-from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.operators.description import check_run, describe
+from aerotrain_airflow.operators.job import JobOperator
+from aerotrain_airflow.operators.release import body_of
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.steps import (
     approve,

@@ -11,7 +11,7 @@ from jinja2 import UndefinedError
 
 from aerotrain.contract.errors import SpecError
 from aerotrain_airflow.dates import FoldersOfRun
-from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.operators.job import JobOperator
 from aerotrain_airflow.steps import prepare
 
 TABLE = "s3://bucket/sales"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aerotrain_airflow.late_runs import report_late
+from aerotrain_airflow.steps.late_runs import report_late
 
 CONTEXT = {
     "dag_run": {"dag_id": "sales", "dag_run_id": "manual__2026-01-31T00:00:00+00:00/x"}

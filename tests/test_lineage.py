@@ -9,7 +9,7 @@ import pytest
 from openlineage.client.serde import Serde
 
 from aerotrain.store import open_store
-from aerotrain_airflow.lineage import name_of
+from aerotrain_airflow.tracking.lineage import name_of
 from support.ended_tasks import EndedRun, EndedTask
 
 

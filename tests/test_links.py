@@ -6,7 +6,12 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk import DAG
 
-from aerotrain_airflow.links import EventLogLink, OutputLink, StatisticsLink, with_addresses
+from aerotrain_airflow.operators.links import (
+    EventLogLink,
+    OutputLink,
+    StatisticsLink,
+    with_addresses,
+)
 from aerotrain_airflow.params import training_params
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.steps import prepare, train

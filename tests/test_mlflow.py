@@ -12,10 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from aerotrain.store import open_store
-from aerotrain_airflow.mlflow_records import record_of
-from aerotrain_airflow.mlflow_tracking import record
-from aerotrain_airflow.mlflow_writer import Record, write
 from aerotrain_airflow.settings import Settings
+from aerotrain_airflow.tracking.mlflow_records import record_of
+from aerotrain_airflow.tracking.mlflow_tracking import record
+from aerotrain_airflow.tracking.mlflow_writer import Record, write
 from support.ended_tasks import EndedRun, EndedTask, put
 
 CURVES = [

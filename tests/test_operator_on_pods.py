@@ -8,11 +8,11 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 
 from aerotrain.launch.launcher import Launcher
-from aerotrain_airflow import operator
 from aerotrain_airflow.kubernetes import trigger
 from aerotrain_airflow.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.kubernetes.plan import PodSettings
 from aerotrain_airflow.kubernetes.trigger import JobTrigger
+from aerotrain_airflow.operators import job as operator
 from devtools.s3_server import S3Server
 from support.kubernetes_double import KubernetesDouble
 from support.kubernetes_worlds import SECRET, connection, described, make_namespace, person

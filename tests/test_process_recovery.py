@@ -14,7 +14,7 @@ from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import State
 from aerotrain.launch.process.folder import JobFolder
-from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.operators.job import JobOperator
 from support.live_sets import (
     Live,
     process_launcher,

@@ -12,7 +12,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from aerotrain.serving.alias import alias_of
 from aerotrain.store import Store, open_store
-from aerotrain_airflow.promotion import PromoteOperator, RollbackOperator
+from aerotrain_airflow.operators.release import PromoteOperator, RollbackOperator
 
 SERVED = Asset("flats-model")
 

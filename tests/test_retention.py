@@ -400,7 +400,7 @@ def test_the_operator_lists_in_a_dry_run_and_then_removes(
 ) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-    from aerotrain_airflow.retention import RetentionOperator
+    from aerotrain_airflow.steps.retention import RetentionOperator
 
     monkeypatch.setenv("AIRFLOW__AEROTRAIN__STORE", pipelines.store.url)
     for number in (1, 2):

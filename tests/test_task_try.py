@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aerotrain_airflow.task_try import TaskTry
+from aerotrain_airflow.operators.task_try import TaskTry
 
 
 class Airflow:

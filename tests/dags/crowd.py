@@ -4,7 +4,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG
 
-from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.operators.job import JobOperator
 
 JOBS = str(Path(__file__).parent.parent / "jobs")
 

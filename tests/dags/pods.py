@@ -6,9 +6,9 @@ from typing import Any
 
 from airflow.sdk import DAG, Param
 
-from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.operators.job import JobOperator
+from aerotrain_airflow.operators.preflight import PreflightOperator
 from aerotrain_airflow.params import RunParam, training_params
-from aerotrain_airflow.preflight import PreflightOperator
 
 JOBS = str(Path(__file__).parent.parent / "jobs")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, Param, XComArg, task, task_group
 
-from aerotrain_airflow.gate import at_least
-from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.operators.job import JobOperator
+from aerotrain_airflow.operators.preflight import PreflightOperator
 from aerotrain_airflow.params import RunParam, training_params
-from aerotrain_airflow.preflight import PreflightOperator
 from aerotrain_airflow.steps import train
+from aerotrain_airflow.steps.gate import at_least
 
 JOBS = str(Path(__file__).parent.parent / "jobs")
 MODELS = str(Path(__file__).parent.parent / "models")

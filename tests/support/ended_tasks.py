@@ -16,8 +16,8 @@ from aerotrain.contract.event_log import RUN_LOG
 from aerotrain.data.dataset import Dataset, Feature, Shard, Split
 from aerotrain.serving.alias import promote
 from aerotrain.store import open_store
-from aerotrain_airflow.operator import JobOperator
-from aerotrain_airflow.promotion import PromoteOperator, RollbackOperator
+from aerotrain_airflow.operators.job import JobOperator
+from aerotrain_airflow.operators.release import PromoteOperator, RollbackOperator
 
 
 def shard(file: str, records: int) -> Shard:

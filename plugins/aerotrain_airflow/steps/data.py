@@ -5,10 +5,9 @@ from typing import Any
 
 from airflow.sdk import TaskGroup, XComArg
 
+from aerotrain_airflow.operators.preflight import PreflightOperator
 from aerotrain_airflow.params import WHERE, RunParam
-from aerotrain_airflow.partitions import by_partitions, separated
-from aerotrain_airflow.preflight import PreflightOperator
-from aerotrain_airflow.steps.replicas import PodTemplate, chief
+from aerotrain_airflow.steps.jobs import PodTemplate, by_partitions, chief, separated
 
 _PARTITION_DOC = (
     "Writes the records of the source as TFRecord shards. **Skipped** if this very input was "

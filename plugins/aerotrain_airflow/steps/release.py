@@ -8,14 +8,17 @@ from airflow.sdk import XComArg
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.formats import Format
 from aerotrain.contract.gate import SERVING, Choice
-from aerotrain_airflow.approval import ModelApprovalOperator
-from aerotrain_airflow.gate import at_least
 from aerotrain_airflow.kubernetes.serving import server_pod
 from aerotrain_airflow.kubernetes.template import merge
-from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.operators.job import JobOperator
+from aerotrain_airflow.operators.release import (
+    ModelApprovalOperator,
+    PromoteOperator,
+    RollbackOperator,
+)
 from aerotrain_airflow.params import REUSE, WHERE, RunParam
-from aerotrain_airflow.promotion import PromoteOperator, RollbackOperator
-from aerotrain_airflow.steps.replicas import PodTemplate, chief
+from aerotrain_airflow.steps.gate import at_least
+from aerotrain_airflow.steps.jobs import PodTemplate, chief
 
 
 def evaluate(
@@ -38,7 +41,7 @@ def evaluate(
     """Evaluate the model on every record of the test split, and refuse it by the rules of ``gate``.
 
     Without ``gate``, the only rule is that ``metric`` is at least the run's ``threshold``.
-    ``aerotrain_airflow.gate`` makes rules. ``no_worse`` compares with ``baseline``: the
+    ``aerotrain_airflow.steps.gate`` makes rules. ``no_worse`` compares with ``baseline``: the
     version that this pipeline serves, or the URL of one. While there is none, ``first_run``
     decides: ``accept`` or ``refuse``. ``leakage`` decides in the same way of a model with a column
     that alone predicts the label, of which there is a warning otherwise. ``group`` is a column of

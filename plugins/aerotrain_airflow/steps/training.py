@@ -6,9 +6,9 @@ from typing import Any
 
 from airflow.sdk import XComArg
 
-from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.operators.job import JobOperator
 from aerotrain_airflow.params import REUSE, SET_BY_DAG, TRAINING_STEP, WHERE, RunParam
-from aerotrain_airflow.steps.replicas import PodTemplate, replicas_of_training
+from aerotrain_airflow.steps.jobs import PodTemplate, replicas_of_training
 
 
 class Train:

@@ -1,22 +1,57 @@
-"""Which version of a pipeline is served: operators that promote one, and roll back.
+"""The operators that decide what is served: the approval by a person, promotion and rollback."""
 
-They change one small object in the store, from the task's own process.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.gate import CARD
+from aerotrain.contract.job import prefix_of
 from aerotrain.contract.names import path_segment
 from aerotrain.serving.alias import Alias, OlderError, promote, rollback
 from aerotrain.serving.versions import FOLDER
-from aerotrain_airflow.credentials import store_of
-from aerotrain_airflow.failures import translated
+from aerotrain_airflow.operators.credentials import store_of
+from aerotrain_airflow.operators.description import place_of
+from aerotrain_airflow.operators.failures import translated
+from aerotrain_airflow.operators.links import browsable
 from aerotrain_airflow.settings import Settings
+
+
+class ModelApprovalOperator(ApprovalOperator):
+    """Wait until a person approves a model; Airflow's UI lists it among the required actions.
+
+    ``metrics`` is the output of the task ``evaluation``, which evaluates it. Other arguments are
+    those of ``ApprovalOperator``, such as ``fail_on_reject``, ``assigned_users``,
+    ``response_timeout`` and ``notifiers``: a rejected model skips later tasks, unless
+    ``fail_on_reject`` is set.
+    """
+
+    template_fields: Sequence[str] = ("subject", "metrics")
+
+    def __init__(self, *, metrics: Any, evaluation: str, **kwargs: Any) -> None:
+        kwargs.setdefault("subject", "Export the model of {{ dag.dag_id }}, run {{ run_id }}?")
+        super().__init__(**kwargs)
+        self.metrics = metrics
+        self.evaluation = evaluation
+
+    def execute(self, context: Context) -> Any:
+        """Ask, and wait for the answer."""
+        settings = Settings.read()
+        task: Any = context["dag"].get_task(self.evaluation)
+        card = f"{prefix_of(**place_of(task, context['ti'], settings))}/{CARD}"
+        self.body = body_of(self.metrics, browsable(card, context["ti"].dag_id, settings))
+        return super().execute(context)
+
+
+def body_of(metrics: Mapping[str, float], card: str) -> str:
+    """The question as Markdown: a table of the metrics, and the address of the card."""
+    rows = "\n".join(f"| {name} | {value:.6g} |" for name, value in metrics.items())
+    table = f"| metric | value |\n|---|---|\n{rows}"
+    return f"[The card]({card}) shows the verdicts, slices and worst records.\n\n{table}"
 
 
 class PromoteOperator(BaseOperator):
@@ -92,7 +127,7 @@ class PromoteOperator(BaseOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """The version that is served now, as OpenLineage's provider asks for it."""
-        from aerotrain_airflow.lineage import lineage_of_alias  # it needs the extra
+        from aerotrain_airflow.tracking.lineage import lineage_of_alias  # it needs the extra
 
         return lineage_of_alias(self, task_instance)
 
@@ -124,7 +159,7 @@ class RollbackOperator(BaseOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """The version that is served now, as OpenLineage's provider asks for it."""
-        from aerotrain_airflow.lineage import lineage_of_alias  # it needs the extra
+        from aerotrain_airflow.tracking.lineage import lineage_of_alias  # it needs the extra
 
         return lineage_of_alias(self, task_instance)
 

@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 
 from airflow.sdk import Variable
 
-from aerotrain_airflow.links import address_of_run
+from aerotrain_airflow.operators.links import address_of_run
 
 _LOG = logging.getLogger(__name__)
 

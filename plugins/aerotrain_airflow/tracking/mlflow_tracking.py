@@ -16,8 +16,8 @@ import structlog
 from airflow.listeners import hookimpl
 
 from aerotrain.contract.errors import FinalError
-from aerotrain_airflow.mlflow_writer import LONGEST, Record
 from aerotrain_airflow.settings import Settings
+from aerotrain_airflow.tracking.mlflow_writer import LONGEST, Record
 
 #: Seconds for which a task's process waits: two for MLflow's import, four for a server that does
 #: not answer. Other listeners need time too: Airflow ends the process 20 s after a success.
@@ -52,7 +52,7 @@ def record(ti: Any, *, skipped: bool = False) -> None:
         return
     try:
         # Imported when needed: all components of Airflow import this module.
-        from aerotrain_airflow.mlflow_records import record_of
+        from aerotrain_airflow.tracking.mlflow_records import record_of
 
         found = record_of(ti, settings, skipped=skipped)
         if found is not None:
@@ -72,7 +72,7 @@ def _write(uri: str, record: Record) -> None:
         document.write(f"{uri}\n{record.to_json()}")
         document.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-m", "aerotrain_airflow.mlflow_writer"],
+            [sys.executable, "-m", "aerotrain_airflow.tracking.mlflow_writer"],
             stdin=document,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

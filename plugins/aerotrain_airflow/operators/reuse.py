@@ -24,7 +24,7 @@ from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.serving.alias import served_number
 from aerotrain.serving.versions import FOLDER
 from aerotrain.store import MANIFEST, MissingError
-from aerotrain_airflow.credentials import store_of
+from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.settings import Settings
 
 #: The key in a task's output that names the run whose result it is, and the URL of its output.

@@ -20,18 +20,19 @@ from aerotrain.launch.backend import LogLine, attempt_of, log_line
 from aerotrain.launch.decision import Ended
 from aerotrain.launch.launcher import Launcher
 from aerotrain.store import MissingError
-from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.dates import date_required
-from aerotrain_airflow.description import (
+from aerotrain_airflow.goodput import record
+from aerotrain_airflow.metrics import JobMetrics
+from aerotrain_airflow.operators.credentials import store_of
+from aerotrain_airflow.operators.description import (
     check_run,
     describe,
     with_code_published,
     without_unplaced_workers,
 )
-from aerotrain_airflow.failures import translated
-from aerotrain_airflow.goodput import record
-from aerotrain_airflow.launchers import choose_launcher, trigger_of
-from aerotrain_airflow.links import (
+from aerotrain_airflow.operators.failures import translated
+from aerotrain_airflow.operators.launchers import choose_launcher, trigger_of
+from aerotrain_airflow.operators.links import (
     REUSED_FROM,
     CardLink,
     EarlierRunLink,
@@ -40,11 +41,10 @@ from aerotrain_airflow.links import (
     StatisticsLink,
     with_addresses,
 )
-from aerotrain_airflow.metrics import JobMetrics
+from aerotrain_airflow.operators.reuse import earlier_result, key_of, remember
+from aerotrain_airflow.operators.task_try import TaskTry, WorkerGoneError
 from aerotrain_airflow.params import without_copies
-from aerotrain_airflow.reuse import earlier_result, key_of, remember
 from aerotrain_airflow.settings import Settings
-from aerotrain_airflow.task_try import TaskTry, WorkerGoneError
 
 #: Seconds for which a task watches its pods before it defers. Most steps other than training end
 #: sooner, and a deferral costs a round trip through triggerer, scheduler and worker.
@@ -65,7 +65,7 @@ class JobOperator(BaseOperator):
             later ones, if it has one.
         launcher: ``process`` or ``kubernetes``; None for the administrator's setting. Templated.
         reuse: return the result of an earlier run of this DAG, if the job is the same in all that
-            its result depends on (``aerotrain_airflow.reuse``). Templated.
+            its result depends on (``aerotrain_airflow.operators.reuse``). Templated.
         dry_run: show what would be started, start nothing, and skip the task. Templated.
         deferrable: let a triggerer wait for pods that run for longer than ``DEFER_AFTER``, so that
             no worker slot is occupied meanwhile. The task itself waits for local processes.
@@ -316,13 +316,13 @@ class JobOperator(BaseOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """What the task has read and written, as OpenLineage's provider asks for it."""
-        from aerotrain_airflow.lineage import lineage_of_job  # it needs the extra
+        from aerotrain_airflow.tracking.lineage import lineage_of_job  # it needs the extra
 
         return lineage_of_job(self, task_instance)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
         """What the task has read."""
-        from aerotrain_airflow.lineage import lineage_of_job
+        from aerotrain_airflow.tracking.lineage import lineage_of_job
 
         return lineage_of_job(self, task_instance, failed=True)
 

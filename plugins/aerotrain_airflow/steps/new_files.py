@@ -15,9 +15,9 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
 from aerotrain.contract.errors import AerotrainError, SpecError
 from aerotrain.store import Store
-from aerotrain_airflow.credentials import store_of
+from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.settings import Settings
-from aerotrain_airflow.watched import Batch, WatchedPrefix
+from aerotrain_airflow.steps.watched import Batch, WatchedPrefix
 
 _Result = TypeVar("_Result")
 

@@ -16,8 +16,8 @@ from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import ARGUMENTS
 from aerotrain.launch.history import with_fewer_workers
 from aerotrain.user_code import publish_code
-from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.goodput import events_of_earlier_attempts
+from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.settings import Settings
 
 _LOG = getLogger(__name__)

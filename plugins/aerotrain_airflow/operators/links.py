@@ -16,7 +16,7 @@ from aerotrain.contract.gate import CARD
 from aerotrain.contract.job import prefix_of
 from aerotrain.contract.names import path_segment
 from aerotrain.data.dataset import PAGE
-from aerotrain_airflow.description import place_of
+from aerotrain_airflow.operators.description import place_of
 from aerotrain_airflow.settings import Settings
 
 #: The XCom with the id of the run whose result was taken over.

@@ -14,8 +14,8 @@ from aerotrain.contract.job import prefix_of
 from aerotrain.contract.training import MODEL
 from aerotrain.data.dataset import Dataset
 from aerotrain.store import MANIFEST, MissingError, Store
-from aerotrain_airflow.credentials import store_of
-from aerotrain_airflow.description import place_of
+from aerotrain_airflow.operators.credentials import store_of
+from aerotrain_airflow.operators.description import place_of
 from aerotrain_airflow.settings import Settings
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from aerotrain.launch.launcher import Launcher
 from aerotrain.launch.process.backend import ProcessBackend
-from aerotrain_airflow.credentials import replica_base_environment
+from aerotrain_airflow.operators.credentials import replica_base_environment
 from aerotrain_airflow.settings import Settings
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A process that writes a record to MLflow: ``python -m aerotrain_airflow.mlflow_writer``.
+"""A process that writes a record to MLflow: ``python -m aerotrain_airflow.tracking.mlflow_writer``.
 
 It reads a line with the tracking URI, and the record as JSON. It is a process of its own, so that
 its caller need not wait for the server or for the import. Nothing is added twice: the run of a DAG

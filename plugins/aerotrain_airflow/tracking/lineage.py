@@ -20,7 +20,9 @@ from aerotrain.data.dataset import PLAN, as_numbers, statistics_in
 from aerotrain.serving.alias import KEY as ALIAS
 from aerotrain.serving.alias import alias_of
 from aerotrain.store import MANIFEST
-from aerotrain_airflow.lineage_facets import (
+from aerotrain_airflow.operators.outputs import TaskOutput, folder_of_model
+from aerotrain_airflow.settings import Settings
+from aerotrain_airflow.tracking.lineage_facets import (
     Written,
     data_facets,
     model_facets,
@@ -31,8 +33,6 @@ from aerotrain_airflow.lineage_facets import (
     version_facet,
     written_facet,
 )
-from aerotrain_airflow.outputs import TaskOutput, folder_of_model
-from aerotrain_airflow.settings import Settings
 
 Lineage = OperatorLineage[Any, Any]
 

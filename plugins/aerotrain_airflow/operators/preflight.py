@@ -13,14 +13,14 @@ from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.steps import check_of
 from aerotrain.store import probe
-from aerotrain_airflow.credentials import store_of
-from aerotrain_airflow.description import check_run, describe, with_code_published
-from aerotrain_airflow.failures import translated
-from aerotrain_airflow.launchers import choose_launcher
-from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.operators.credentials import store_of
+from aerotrain_airflow.operators.description import check_run, describe, with_code_published
+from aerotrain_airflow.operators.failures import translated
+from aerotrain_airflow.operators.job import JobOperator
+from aerotrain_airflow.operators.launchers import choose_launcher
+from aerotrain_airflow.operators.task_try import WorkerGoneError
 from aerotrain_airflow.params import RunParam
 from aerotrain_airflow.settings import Settings
-from aerotrain_airflow.task_try import WorkerGoneError
 
 #: Placeholder for the output of another task.
 _PENDING = "(another task's output)"

@@ -15,13 +15,13 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import as_numbers
 from aerotrain.serving.versions import model_name
 from aerotrain.store import MissingError
-from aerotrain_airflow.description import describe
-from aerotrain_airflow.links import address_of_run
-from aerotrain_airflow.mlflow_writer import FAILED, FINISHED, RUNNING, Point, Record
-from aerotrain_airflow.operator import JobOperator
-from aerotrain_airflow.outputs import TaskOutput, folder_of_model
-from aerotrain_airflow.promotion import PromoteOperator, RollbackOperator
+from aerotrain_airflow.operators.description import describe
+from aerotrain_airflow.operators.job import JobOperator
+from aerotrain_airflow.operators.links import address_of_run
+from aerotrain_airflow.operators.outputs import TaskOutput, folder_of_model
+from aerotrain_airflow.operators.release import PromoteOperator, RollbackOperator
 from aerotrain_airflow.settings import Settings
+from aerotrain_airflow.tracking.mlflow_writer import FAILED, FINISHED, RUNNING, Point, Record
 
 #: The operators of which something is recorded.
 _OURS = (JobOperator, PromoteOperator, RollbackOperator)

@@ -10,8 +10,8 @@ from aerotrain.contract.names import path_segment
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.retention.plan import make_plan
 from aerotrain.retention.removal import remove
-from aerotrain_airflow.credentials import store_of
-from aerotrain_airflow.failures import translated
+from aerotrain_airflow.operators.credentials import store_of
+from aerotrain_airflow.operators.failures import translated
 from aerotrain_airflow.settings import Settings
 
 

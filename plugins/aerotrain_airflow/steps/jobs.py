@@ -1,4 +1,4 @@
-"""A step over the partitions of a source: a plan, mapped tasks, and a task that ends the output."""
+"""What the steps have in common: the replicas of their jobs, and tasks over partitions."""
 
 from collections.abc import Mapping, Sequence
 from inspect import signature
@@ -6,8 +6,45 @@ from typing import Any
 
 from airflow.sdk import BaseOperator, XComArg
 
-from aerotrain_airflow.operator import JobOperator
-from aerotrain_airflow.params import WHERE
+from aerotrain_airflow.operators.job import JobOperator
+from aerotrain_airflow.params import WHERE, RunParam, RunResources, RunSwitch
+
+PodTemplate = Mapping[str, Any]
+
+
+def chief(environment: Mapping[str, str] | None, pod: PodTemplate | None) -> dict[str, Any]:
+    """The only replica of a step other than training."""
+    return {
+        "role": "chief",
+        "resources": RunResources("resources", "chief"),
+        "environment": dict(environment or {}),
+        "pod": dict(pod or {}),
+    }
+
+
+def replicas_of_training(
+    environment: Mapping[str, str], pods: Mapping[str, PodTemplate]
+) -> list[dict[str, Any]]:
+    """The replicas of a training."""
+    counts = {
+        "chief": 1,
+        "worker": RunParam("workers"),
+        "ps": RunParam("ps"),
+        "evaluator": RunSwitch("evaluator"),
+        "input": RunParam("data_workers"),
+        "dispatcher": RunSwitch("data_workers"),
+    }
+    return [
+        {
+            "role": role,
+            "count": count,
+            "resources": RunResources("resources", role),
+            "environment": dict(environment),
+            "pod": dict(pods.get(role, {})),
+        }
+        for role, count in counts.items()
+    ]
+
 
 #: The names of the arguments of Airflow's operators.
 _OPERATOR = frozenset(signature(BaseOperator.__init__).parameters)

@@ -1,0 +1,1 @@
+"""What other systems are told of a run: MLflow, and OpenLineage by Airflow."""
