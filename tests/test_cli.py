@@ -16,6 +16,7 @@ from aerotrain.cli import COMMANDS, job_of, main, parse
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.standalone import ATTEMPT
 from support.training_fixtures import DIGITS, MODELS, Process, read_until, start, start_python
@@ -258,10 +259,11 @@ def test_the_chief_saves_while_the_ps_still_serve(tmp_path):
     assert not processes_of(f"{tmp_path}/")
 
 
-def test_a_module_gets_the_documented_learning_rate_by_hand_too() -> None:
-    assert job_of(parse(TRAIN)).arguments["hparams"] == {"learning_rate": 1e-3}
+def test_the_learning_rate_is_an_option_by_hand_too() -> None:
+    assert "learning_rate" not in TrainArguments.of(job_of(parse(TRAIN)).arguments).all_hparams
     given = [*TRAIN, "--learning-rate", "0.1", "--hparams", '{"units": 8}']
-    assert job_of(parse(given)).arguments["hparams"] == {"learning_rate": 0.1, "units": 8}
+    hparams = TrainArguments.of(job_of(parse(given)).arguments).given_hparams
+    assert hparams == {"learning_rate": 0.1, "units": 8}
 
 
 def aerotrain(folder: Path, *words: str, forked: bool = False) -> str:

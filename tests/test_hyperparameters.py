@@ -56,14 +56,6 @@ def test_a_module_that_takes_all_of_them_or_keeps_them_may_read_any(read):
     reads.check("m", GIVEN)
 
 
-def test_a_learning_rate_that_has_no_effect_is_said_and_not_refused(capsys):
-    reads_of(lambda hparams: hparams.pop("units")).check("m", {"units": 8, "learning_rate": 0.1})
-    assert capsys.readouterr().out == (
-        "the option learning_rate has no effect: build_model of 'm' does not read "
-        "hparams['learning_rate']\n"
-    )
-
-
 def test_the_values_are_those_that_were_given():
     seen = []
 

@@ -171,8 +171,6 @@ def job_of(given: Namespace) -> Job:
     more: dict[str, Any] = {}
     if command.arguments is TrainArguments:
         chosen = {name: values[name] for name in options_of(TrainingOptions)}
-        if isinstance(given.hparams, Mapping):
-            arguments["hparams"] = {"learning_rate": given.learning_rate, **given.hparams}
         options = TrainingOptions(**chosen)
         more = {
             "strategy": options.strategy,

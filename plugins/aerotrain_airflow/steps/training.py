@@ -110,11 +110,7 @@ def _fields(
                 "data": data,
                 **{name: RunParam(name) for name in TRAINING_STEP},
                 **options,
-                "hparams": [
-                    {"learning_rate": RunParam("learning_rate")},
-                    hparams or {},
-                    RunParam("hparams"),
-                ],
+                "hparams": [hparams or {}, RunParam("hparams")],
             },
         },
     }

@@ -95,13 +95,6 @@ def _defaults(count: str) -> str:
 class TrainingOptions:
     """The options of a training that are no arguments of its step: its strategy and replicas."""
 
-    learning_rate: float = option(
-        1e-3,
-        title="Learning rate",
-        help="Passed to build_model in hparams.",
-        section=Section.TRAINING,
-        above=0,
-    )
     strategy: str = option(
         "parameter_server",
         title="Strategy",

@@ -55,7 +55,7 @@ class TrainArguments(Arguments):
         {},
         title="Hyperparameters",
         help='Values for build_model and callbacks, as {"units": 64}. The first task rejects a key '
-        "that they do not read. They also get epochs, batch_size, seed and learning_rate.",
+        "that they do not read. They also get epochs, batch_size, seed, and learning_rate if set.",
         section=Section.TRAINING,
     )
     epochs: int = option(
@@ -71,6 +71,15 @@ class TrainArguments(Arguments):
         help="Records of one training step, over all workers.",
         section=Section.TRAINING,
         minimum=1,
+    )
+    learning_rate: float | None = option(
+        None,
+        title="Learning rate",
+        help="Passed to build_model in hparams, which must read it.",
+        empty="that of build_model",
+        section=Section.TRAINING,
+        kind=Kind.NUMBER,
+        above=0,
     )
     seed: int = option(
         0,
@@ -301,12 +310,14 @@ class TrainArguments(Arguments):
     @property
     def all_hparams(self) -> dict[str, Any]:
         """The hyperparameters that ``build_model`` receives; the user's own take precedence."""
-        return {
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "seed": self.seed,
-            **self.hparams,
-        }
+        names = ("epochs", "batch_size", "seed")
+        return {**{name: getattr(self, name) for name in names}, **self.given_hparams}
+
+    @property
+    def given_hparams(self) -> dict[str, Any]:
+        """Those of them that ``build_model`` or the callbacks must read."""
+        rate = {} if self.learning_rate is None else {"learning_rate": self.learning_rate}
+        return {**rate, **self.hparams}
 
 
 def _check_mesh(mesh: Mapping[str, int], layout: Mapping[str, Sequence[str | None]]) -> None:

@@ -174,7 +174,7 @@ def _hooks(context: TrainingContext) -> list[Hook]:
     """The hooks of this replica but for checkpointing, in the order in which they are called."""
     callbacks = UserCallbacks(context)
     code = context.pipeline.code
-    code.reads.check(code.name, context.arguments.hparams)
+    code.reads.check(code.name, context.arguments.given_hparams)
     step_times = StepTimes(context)
     hooks: list[Hook] = [FiniteValues(context), Ready(context), step_times]
     if callbacks.validates:

@@ -29,7 +29,7 @@ def check_job(job: Job, arguments: TrainArguments) -> None:
         FinalError: this Keras, or TensorFlow, cannot do it; the message says which option.
     """
     check_strategy(arguments, job.strategy)
-    KERAS.check_strategy(job.strategy, arguments)
+    KERAS.check_supported(job.strategy, arguments)
     if arguments.deterministic:
         check_deterministic(job)
     warn_of_slow_dtype_policy(arguments.dtype_policy)

@@ -34,16 +34,11 @@ class Reads:
     def check(self, module: str, hparams: Mapping[str, Any]) -> None:
         """Check that ``module`` has read every one of ``hparams``.
 
-        There is only a note about the learning rate, which the form gives to every module.
-
         Raises:
             FinalError: it has not; the message suggests the nearest key that it reads.
         """
         for key in () if self.any else sorted(hparams.keys() - self.keys):
             unread = f"build_model of {module!r} does not read hparams[{key!r}]"
-            if key == "learning_rate":
-                print(f"the option learning_rate has no effect: {unread}", flush=True)
-                continue
             raise FinalError(
                 f"{unread}{nearest(key, self.keys)}; it reads "
                 f"{', '.join(sorted(self.keys)) or 'none'}"

@@ -80,7 +80,7 @@ class KerasAdapter(Protocol):
     def hint(self, value: Any) -> str:
         """Advice about ``value``, if it is a model of the other Keras; otherwise empty."""
 
-    def check_strategy(self, strategy: str, arguments: TrainArguments) -> None:
+    def check_supported(self, strategy: str, arguments: TrainArguments) -> None:
         """Check that this Keras supports the strategy and the options.
 
         Raises:
@@ -150,7 +150,7 @@ class Keras3:
             return f", or give the replicas {VARIABLE}=1 in their environment"
         return ""
 
-    def check_strategy(self, strategy: str, arguments: TrainArguments) -> None:
+    def check_supported(self, strategy: str, arguments: TrainArguments) -> None:
         """Do nothing: each strategy checks what Keras 3 cannot do under it."""
 
     def check_callbacks(self, module: str) -> None:

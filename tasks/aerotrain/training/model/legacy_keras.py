@@ -254,7 +254,7 @@ class LegacyKeras:
             return ", or leave TF_USE_LEGACY_KERAS out of the replicas' environment"
         return ""
 
-    def check_strategy(self, strategy: str, arguments: TrainArguments) -> None:
+    def check_supported(self, strategy: str, arguments: TrainArguments) -> None:
         if strategy not in STRATEGIES:
             raise FinalError(
                 f"strategy {strategy!r} trains no tf_keras models; choose one of "
