@@ -172,9 +172,9 @@ for refused in (
     lambda: train(compiled(optimizer=scaling())),
     lambda: train(compiled(keras.Sequential, library=keras)),
     lambda: Callbacks("mine", [tf_keras.callbacks.History()], compiled(), 1),
-    lambda: KERAS.check_strategy("dtensor", arguments()),
-    lambda: KERAS.check_strategy("one_device", arguments(jit_compile=True)),
-    lambda: KERAS.check_strategy("mirrored", arguments(synchronized_batch_norm=True)),
+    lambda: KERAS.check_supported("dtensor", arguments()),
+    lambda: KERAS.check_supported("one_device", arguments(jit_compile=True)),
+    lambda: KERAS.check_supported("mirrored", arguments(synchronized_batch_norm=True)),
 ):
     try:
         refused()

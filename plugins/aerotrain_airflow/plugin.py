@@ -8,7 +8,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from aerotrain_airflow.operators.links import PREFIX
-from aerotrain_airflow.tracking.mlflow_tracking import MlflowListener
+from aerotrain_airflow.tracking.mlflow_writer import MlflowListener
 
 _VIEW = {
     "name": "Training",

@@ -3,9 +3,9 @@
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from aerotrain.contract.curves import KEY, Curves
@@ -21,13 +21,49 @@ from aerotrain_airflow.operators.links import address_of_run
 from aerotrain_airflow.operators.outputs import TaskOutput, folder_of_model
 from aerotrain_airflow.operators.release import PromoteOperator, RollbackOperator
 from aerotrain_airflow.settings import Settings
-from aerotrain_airflow.tracking.mlflow_writer import FAILED, FINISHED, RUNNING, Point, Record
+
+#: MLflow's words for the state of a run.
+RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"
 
 #: The operators of which something is recorded.
 _OURS = (JobOperator, PromoteOperator, RollbackOperator)
 
 #: What MLflow does not accept in the name of a metric or param, and its longest value of a param.
 _UNKNOWN, _LONGEST = re.compile(r"[^\w./ -]"), 6000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A value of a metric at a step; ``at`` is a time in seconds."""
+
+    metric: str
+    value: float
+    step: int
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What a task adds to the MLflow run of its DAG run ``run``, which began at ``began``.
+
+    ``experiment`` is the id of the DAG. ``key`` is the run's id as a safe word. Without ``tags``,
+    no run is created. ``data`` describes the data set that was read. ``version`` is the URL of a
+    version to register under the name ``model``, and ``served`` that of the version which
+    the alias of served versions is to name.
+    """
+
+    experiment: str
+    run: str
+    key: str
+    began: float
+    status: str = RUNNING
+    tags: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    points: Sequence[Point] = ()
+    data: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
+    version: str | None = None
+    served: str | None = None
 
 
 def record_of(ti: Any, settings: Settings, *, skipped: bool = False) -> Record | None:

@@ -1,23 +1,28 @@
-"""A process that writes a record to MLflow: ``python -m aerotrain_airflow.tracking.mlflow_writer``.
+"""Records trainings, evaluations and versions in MLflow, if the setting ``mlflow`` has its URI.
 
-It reads a line with the tracking URI, and the record as JSON. It is a process of its own, so that
-its caller need not wait for the server or for the import. Nothing is added twice: the run of a DAG
-run is found again by a tag, a version by its URL, and values that MLflow has are left.
+A listener does it when a task has ended and Airflow has its state. What is recorded is a value
+(``mlflow_records.py``). Nothing is added twice: the run of a DAG run is found again by a tag, a
+version by its URL, and values that MLflow has are left. The task's process waits for a limited
+time; what is not written by then causes one warning in the task's log.
 """
 
-import json
 import os
-import signal
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import re
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from airflow.listeners import hookimpl
+
+from aerotrain.contract.errors import FinalError
+from aerotrain_airflow.settings import Settings
+
+if TYPE_CHECKING:
+    from aerotrain_airflow.tracking.mlflow_records import Record
 
 #: The tag by which the run of a DAG run is found again.
 RUN_TAG = "aerotrain_run"
-
-#: MLflow's words for the state of a run.
-RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"
 
 #: The alias of the version that is served, in MLflow's registry.
 ALIAS = "serving"
@@ -25,8 +30,9 @@ ALIAS = "serving"
 #: The most values of metrics in one request: MLflow's limit.
 _AT_ONCE = 1000
 
-#: Seconds after which the process ends, whatever it waits for.
-LONGEST = 60
+#: Seconds for which a task's process waits: two for MLflow's import, four for a server that does
+#: not answer. Other listeners need time too: Airflow ends the process 20 s after a success.
+_SECONDS = 8.0
 
 #: Defaults of the variables by which MLflow limits a request, and is kept from reporting its use.
 _DEFAULTS = {
@@ -35,51 +41,69 @@ _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """A value of a metric at a step; ``at`` is a time in seconds."""
-
-    metric: str
-    value: float
-    step: int
-    at: float
+_LOG = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """What a task adds to the MLflow run of its DAG run ``run``, which began at ``began``.
+class MlflowListener:
+    """Airflow calls it in the task's own process, when it has the task's state."""
 
-    ``experiment`` is the id of the DAG. ``key`` is the run's id as a safe word. Without ``tags``,
-    no run is created. ``data`` describes the data set that was read. ``version`` is the URL of a
-    version to register under the name ``model``, and ``served`` that of the version which
-    ``ALIAS`` is to name.
-    """
+    @hookimpl
+    def on_task_instance_success(self, task_instance: Any) -> None:
+        record(task_instance)
 
-    experiment: str
-    run: str
-    key: str
-    began: float
-    status: str = RUNNING
-    tags: Mapping[str, str] = field(default_factory=dict)
-    params: Mapping[str, str] = field(default_factory=dict)
-    points: Sequence[Point] = ()
-    data: Mapping[str, str] = field(default_factory=dict)
-    model: str = ""
-    version: str | None = None
-    served: str | None = None
+    @hookimpl
+    def on_task_instance_failed(self, task_instance: Any) -> None:
+        record(task_instance)
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "Record":
-        """Read what ``to_json`` wrote."""
-        values = json.loads(text)
-        return cls(**{**values, "points": [Point(**each) for each in values["points"]]})
+    @hookimpl
+    def on_task_instance_skipped(self, task_instance: Any) -> None:
+        record(task_instance, skipped=True)
 
 
-def write(client: Any, record: Record) -> None:
+def record(ti: Any, *, skipped: bool = False) -> None:
+    """Record a task instance in MLflow, or write one warning into its log."""
+    try:
+        settings = Settings.read()
+    except FinalError:
+        return  # every task of this package has failed for it
+    if not settings.mlflow:
+        return
+    try:
+        # Imported when needed: all components of Airflow import this module.
+        from aerotrain_airflow.tracking.mlflow_records import record_of
+
+        found = record_of(ti, settings, skipped=skipped)
+        if found is not None:
+            _write(settings.mlflow, found)
+    except Exception as error:  # noqa: BLE001 -- nothing that is recorded may fail a task
+        line = str(error).strip().partition("\n")[0] or type(error).__name__
+        line = re.sub(r"//[^/@\s]*@", "//", line)[:500]  # without a password in the URI
+        _LOG.warning("MLflow does not have all of this task: %s", line)
+
+
+def _write(uri: str, record: "Record") -> None:
+    """Write a record in a thread, which ends with the task's process."""
+    failed: list[Exception] = []
+
+    def write_to_server() -> None:
+        os.environ |= {name: value for name, value in _DEFAULTS.items() if name not in os.environ}
+        try:
+            import mlflow  # it reads these variables
+
+            write(mlflow.MlflowClient(uri, uri), record)
+        except Exception as error:  # noqa: BLE001 -- handed to the caller's thread
+            failed.append(error)
+
+    thread = threading.Thread(target=write_to_server, name="mlflow", daemon=True)
+    thread.start()
+    thread.join(_SECONDS)
+    if failed:
+        raise failed[0]
+    if thread.is_alive():
+        raise TimeoutError(f"it was not written within {_SECONDS:g} s")
+
+
+def write(client: Any, record: "Record") -> None:
     """Write the record by an ``mlflow.MlflowClient``."""
     run = _found_run(client, record)
     if run is None and record.tags:
@@ -93,7 +117,7 @@ def write(client: Any, record: Record) -> None:
         client.set_registered_model_alias(record.model, ALIAS, number)
 
 
-def _found_run(client: Any, record: Record) -> Any:
+def _found_run(client: Any, record: "Record") -> Any:
     """The run of the DAG run, or None. Of two that tasks have created at once, it is the first."""
     experiment = client.get_experiment_by_name(record.experiment)
     if experiment is None:
@@ -106,7 +130,7 @@ def _found_run(client: Any, record: Record) -> Any:
     return runs[0] if runs else None
 
 
-def _created_run(client: Any, record: Record) -> Any:
+def _created_run(client: Any, record: "Record") -> Any:
     """The run of the DAG run, which was not there; not the one of this task if another has one."""
     created = client.create_run(
         _experiment_of(client, record.experiment),
@@ -120,14 +144,14 @@ def _created_run(client: Any, record: Record) -> Any:
     return run
 
 
-def _add_to_run(client: Any, run: Any, record: Record) -> None:
+def _add_to_run(client: Any, run: Any, record: "Record") -> None:
     run_id = run.info.run_id
     _add_values(client, run, record)
     for name, value in record.tags.items():
         client.set_tag(run_id, name, value)
     if record.data:
         _add_data(client, run_id, record.data)
-    if record.status == RUNNING:
+    if record.status == "RUNNING":
         client.update_run(run_id, status=record.status)
     else:
         client.set_terminated(run_id, status=record.status)
@@ -147,7 +171,7 @@ def _experiment_of(client: Any, name: str) -> str:
     return str(found.experiment_id)
 
 
-def _add_values(client: Any, run: Any, record: Record) -> None:
+def _add_values(client: Any, run: Any, record: "Record") -> None:
     """Add the params and the values of metrics that the run does not have."""
     from mlflow.entities import Metric, Param
 
@@ -198,18 +222,3 @@ def _version_of(client: Any, model: str, url: str, run: Any) -> str:
         await_creation_for=0,
     )
     return str(created.version)
-
-
-def main() -> None:
-    """Write the record in the standard input to the server that its first line names."""
-    signal.alarm(LONGEST)
-    uri = sys.stdin.readline().strip()
-    record = Record.from_json(sys.stdin.read())
-    os.environ |= {name: value for name, value in _DEFAULTS.items() if name not in os.environ}
-    import mlflow  # it reads these variables
-
-    write(mlflow.MlflowClient(uri, uri), record)
-
-
-if __name__ == "__main__":
-    main()
