@@ -7,8 +7,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from aerotrain.contract.layout import PAGE
 from aerotrain.contract.names import path_segment
-from aerotrain.data.dataset import PAGE
 from aerotrain.serving.versions import BODY
 from aerotrain.store import fetch, open_store
 from devtools.airflow_api import AirflowApi

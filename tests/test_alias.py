@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.serving.alias import KEY, alias_of, promote, rollback, served_version
+from aerotrain.contract.layout import ALIAS
+from aerotrain.serving.alias import alias_of, promote, rollback, served_version
 from aerotrain.store import open_store
 
 
@@ -97,6 +98,6 @@ def test_changes_at_once_are_all_in_the_history(versions):
 
 
 def test_an_object_that_is_no_alias_is_named(pipeline, versions):
-    versions.put(KEY, b"3")
+    versions.put(ALIAS, b"3")
     with pytest.raises(FinalError, match=r"aliases/serving.json is no alias of a version"):
         served_version(pipeline.url)

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.data.dataset import PAGE, Feature, load_dataset, load_statistics
+from aerotrain.contract.layout import PAGE
+from aerotrain.data.dataset import Feature, load_dataset, load_statistics
 from aerotrain.data.sources import SourceError
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import open_store

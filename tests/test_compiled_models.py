@@ -11,8 +11,9 @@ import tensorflow as tf
 from keras import layers, optimizers
 
 from aerotrain import evaluate, export
-from aerotrain.contract.curves import KEY, Curves
+from aerotrain.contract.curves import Curves
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
+from aerotrain.contract.layout import CURVES
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.contract.training import TrainArguments
 from aerotrain.train import run
@@ -483,7 +484,7 @@ def test_a_loss_that_is_not_finite_ends_training_and_keeps_the_last_good_checkpo
         run(replica)
     folder = digits.folder / "store/runs/exploding/train/checkpoints"
     assert max(path.parent.name for path in folder.glob("*/manifest.json")) == "0001-0000000054"
-    curves = Curves.from_bytes((folder.parent / KEY).read_bytes())
+    curves = Curves.from_bytes((folder.parent / CURVES).read_bytes())
     assert curves.points[-1].step == 61  # the end of the execution that failed
 
 

@@ -13,7 +13,7 @@ from airflow.dag_processing.dagbag import DagBag
 from aerotrain import evaluate, export
 from aerotrain import train as training
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.gate import METRICS
+from aerotrain.contract.layout import METRICS
 from aerotrain.evaluation.verdicts import PASS
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.layout import PLAN
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.dataset import PLAN, Dataset
+from aerotrain.data.dataset import Dataset
 from aerotrain.data.prepare.layout import Plan
 from aerotrain.store import open_store
 from aerotrain.store.manifest import Manifest, StoredFile

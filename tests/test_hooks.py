@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
+from aerotrain.contract.event_log import EventType, read
+from aerotrain.contract.layout import CHIEF_LOG
 from aerotrain.contract.status import Progress
 from aerotrain.replica import Preempted
 from aerotrain.training import chief

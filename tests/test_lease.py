@@ -11,8 +11,9 @@ import pytest
 
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode, FinalError, SupersededError
-from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
-from aerotrain.lease import KEY, LAPSES_AFTER, Lease
+from aerotrain.contract.event_log import EventType, read
+from aerotrain.contract.layout import CHIEF_LOG, LEASE
+from aerotrain.lease import LAPSES_AFTER, Lease
 from aerotrain.store import MissingError, Store, StoreUnavailable, open_store
 from aerotrain.training.checkpoints.retention import complete_checkpoints
 from support.training_fixtures import CHIEF, Pipeline, Process, read_until, start_python, suspend
@@ -61,7 +62,7 @@ def taken(store: Store, attempt: str = "first", *, restarts: int = 0) -> Lease:
 
 
 def of(store: Store) -> dict[str, object]:
-    return dict(json.loads(store.get(KEY)))
+    return dict(json.loads(store.get(LEASE)))
 
 
 def test_each_new_holder_of_the_lease_has_a_higher_token(store: Store) -> None:
@@ -213,7 +214,7 @@ def test_a_renewal_whose_response_was_lost_does_not_end_the_lease(store: Store) 
 
 def test_a_deleted_lease_is_written_again_by_its_holder(store: Store) -> None:
     held = taken(store)
-    store.delete(KEY)
+    store.delete(LEASE)
     held.renew()
     assert of(store)["token"] == 1
 
@@ -240,7 +241,7 @@ class Away:
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"attempt": "x", "token": "high"}'])
 def test_an_invalid_lease_object_is_refused(store: Store, content: bytes) -> None:
-    store.put(KEY, content)
+    store.put(LEASE, content)
     with pytest.raises(FinalError, match=r"lease\.json is no lease .*delete it"):
         lease(store).take()
 
@@ -290,7 +291,7 @@ def test_background_renewal_reports_at_once_that_the_lease_was_taken(
 def take_at_once(store: Store) -> None:
     """Take the lease over as after its expiry, without the wait."""
     content = {**of(store), "holder": "another", "attempt": "second", "token": 2}
-    store.put(KEY, json.dumps(content).encode())
+    store.put(LEASE, json.dumps(content).encode())
 
 
 def test_a_lease_that_was_never_taken_does_not_fence(store: Store) -> None:
@@ -299,7 +300,7 @@ def test_a_lease_that_was_never_taken_does_not_fence(store: Store) -> None:
     free.put(RESULT, b"of a step that needs none")
     free.release()
     assert store.get(RESULT) == b"of a step that needs none"
-    assert not store.exists(KEY)
+    assert not store.exists(LEASE)
 
 
 @contextmanager

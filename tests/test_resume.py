@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
+from aerotrain.contract.event_log import EventType, read
+from aerotrain.contract.layout import CHIEF_LOG, LEASE
 from aerotrain.contract.status import Progress
 from aerotrain.data.dataset import load_dataset
-from aerotrain.lease import KEY as LEASE
 from aerotrain.store import CorruptError, open_store, publish
 from aerotrain.train import run
 from aerotrain.training.checkpoints.checkpoints import restore_weights

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
+from aerotrain.contract.layout import PROMOTIONS, REMOVALS
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.retention.contents import contents_of, item_key
 from aerotrain.retention.plan import Plan, make_plan
 from aerotrain.retention.removal import remove
-from aerotrain.serving.alias import PROMOTIONS, REMOVALS, alias_of, promote, rollback
+from aerotrain.serving.alias import alias_of, promote, rollback
 from aerotrain.store import (
     MANIFEST,
     Manifest,

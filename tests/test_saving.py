@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, SpecError, SupersededError, TemporaryError
-from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
+from aerotrain.contract.event_log import EventType, read
+from aerotrain.contract.layout import CHIEF_LOG
 from aerotrain.contract.training import TrainArguments
 from aerotrain.lease import Lease
 from aerotrain.store import StoreUnavailable, open_store, publish

@@ -11,15 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.layout import PAGE, SCHEMA, STATISTICS
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.dataset import (
-    PAGE,
-    SCHEMA,
-    STATISTICS,
-    Feature,
-    load_dataset,
-    load_statistics,
-)
+from aerotrain.data.dataset import Feature, load_dataset, load_statistics
 from aerotrain.data.hashing import hashes_of
 from aerotrain.data.records import Column, column_of
 from aerotrain.data.statistics.column import Statistics

@@ -16,8 +16,9 @@ import pytest
 
 from aerotrain.cli import main
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.layout import PAGE, STATISTICS
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.dataset import PAGE, STATISTICS, Shard, Split, load_statistics
+from aerotrain.data.dataset import Shard, Split, load_statistics
 from aerotrain.data.hashing import hashes_of
 from aerotrain.data.records import Columns, column_of
 from aerotrain.data.sources import Rejected

@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from aerotrain.contract.event_log import CHIEF_LOG, RUN_LOG, Event, EventType, read
+from aerotrain.contract.event_log import Event, EventType, read
+from aerotrain.contract.layout import CHIEF_LOG, RUN_LOG
 from aerotrain.store import MissingError, Store
 
 #: What goodput means, for who reads it in a log for the first time.

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, counted, nearest
-from aerotrain.contract.event_log import RUN_LOG
 from aerotrain.contract.formats import Format
-from aerotrain.contract.gate import CARD, CARD_DATA, METRICS, SERVING, Choice, Kind, Rule
+from aerotrain.contract.gate import SERVING, Choice, Kind, Rule
+from aerotrain.contract.layout import CARD, CARD_DATA, METRICS, RUN_LOG
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import (
     Dataset,

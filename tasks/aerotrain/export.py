@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
+from aerotrain.contract.layout import VERSIONS
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Dataset, load_dataset
 from aerotrain.replica import Replica
@@ -21,7 +22,7 @@ from aerotrain.serving.formats.conversion import check_installed, convert
 from aerotrain.serving.own_process import last_line, seconds_for
 from aerotrain.serving.servable import Servable
 from aerotrain.serving.served import by_name
-from aerotrain.serving.versions import FOLDER, claim_version, model_name, published_version
+from aerotrain.serving.versions import claim_version, model_name, published_version
 from aerotrain.store import MANIFEST, open_store, publish
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import Transform, batch_spec, first_records, parse
@@ -59,7 +60,7 @@ def run(replica: Replica) -> str:
     job = replica.job
     arguments = ExportArguments.of(job.arguments)
     check_installed(arguments.other_formats)
-    store, export = open_store(job.store).child(FOLDER), description(job, arguments)
+    store, export = open_store(job.store).child(VERSIONS), description(job, arguments)
     version = published_version(store, export)
     if version is None:
         saved, check = replica.scratch / "saved_model", replica.scratch / "check"

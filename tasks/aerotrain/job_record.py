@@ -6,10 +6,8 @@ From it, retention learns what a running job reads, before the job has written a
 import json
 
 from aerotrain.contract.job import Job
+from aerotrain.contract.layout import JOB
 from aerotrain.store import Store
-
-#: The key of the record in the store of the job.
-KEY = "job.json"
 
 VERSION = 1
 
@@ -17,4 +15,4 @@ VERSION = 1
 def record(store: Store, job: Job) -> None:
     """Write what ``job``, whose output goes to ``store``, is started with."""
     document = {"version": VERSION, **job.recipe()}
-    store.put(KEY, (json.dumps(document, sort_keys=True, indent=1) + "\n").encode())
+    store.put(JOB, (json.dumps(document, sort_keys=True, indent=1) + "\n").encode())

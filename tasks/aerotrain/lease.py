@@ -15,9 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Self
 
 from aerotrain.contract.errors import FinalError, SupersededError, TemporaryError
+from aerotrain.contract.layout import LEASE
 from aerotrain.store import ChangedError, ExistsError, MissingError, Store
-
-KEY = "lease.json"
 
 #: Seconds between two renewals, and seconds without a renewal after which another launch may take
 #: the lease.
@@ -146,7 +145,7 @@ class Lease:
         """
         if self.token:
             with suppress(MissingError):  # deleted by hand, and no other process has taken it
-                self._check_holder(Claim.from_json(self._store.get(KEY), self._url))
+                self._check_holder(Claim.from_json(self._store.get(LEASE), self._url))
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object, such that no earlier holder's write replaces it, nor it a later one's.
@@ -231,14 +230,14 @@ class Lease:
 
     @property
     def _url(self) -> str:
-        return f"{self._store.url}/{KEY}"
+        return f"{self._store.url}/{LEASE}"
 
     def _read(self) -> tuple[Claim, str] | None:
         """The content of the lease, and the tag of that version; None if there is no lease."""
         while True:
             try:
-                tag = self._store.stat(KEY).etag
-                text = self._store.get_range(KEY, 0, _LONGEST, tag)
+                tag = self._store.stat(LEASE).etag
+                text = self._store.get_range(LEASE, 0, _LONGEST, tag)
             except MissingError:
                 return None
             except ChangedError:
@@ -248,5 +247,5 @@ class Lease:
     def _write(self, claim: Claim, tag: str | None) -> None:
         """Write ``claim`` if the lease has the version ``tag``; with None, if there is no lease."""
         content = json.dumps(asdict(claim)).encode()
-        self._tag = self._store.put(KEY, content, if_absent=tag is None, if_match=tag)
+        self._tag = self._store.put(LEASE, content, if_absent=tag is None, if_match=tag)
         self._own = claim

@@ -41,6 +41,7 @@ from aerotrain.contract.errors import (
     message_of,
 )
 from aerotrain.contract.job import Job
+from aerotrain.contract.layout import RESULT
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Result
 from aerotrain.lease import Lease
@@ -275,7 +276,7 @@ def _run(replica: Replica, run: Run) -> None:
         return
     try:
         result = Result(attempt=replica.attempt, value=run(replica))
-        replica.lease.put("result.json", result.to_json().encode())
+        replica.lease.put(RESULT, result.to_json().encode())
     finally:
         replica.lease.release()
 

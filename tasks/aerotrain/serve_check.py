@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from aerotrain.contract.errors import AerotrainError, FinalError
+from aerotrain.contract.layout import VERSIONS
 from aerotrain.contract.serving_check import (
     GRPC_PORT,
     REST_PORT,
@@ -24,7 +25,7 @@ from aerotrain.replica import Replica
 from aerotrain.serving.client import Client, Endpoint, GrpcClient, RestClient
 from aerotrain.serving.requests import Exchange, read_requests
 from aerotrain.serving.verify import close
-from aerotrain.serving.versions import FOLDER, model_name
+from aerotrain.serving.versions import model_name
 from aerotrain.store import CorruptError, MissingError, fetch, open_store
 from aerotrain.supervisor.ports import reserved_ports
 
@@ -52,7 +53,7 @@ def run(replica: Replica) -> dict[str, float]:
     """
     arguments = ServeCheckArguments.of(replica.job.arguments)
     url, _, version = arguments.version.rstrip("/").rpartition("/")
-    pipeline = url.removesuffix(f"/{FOLDER}")
+    pipeline = url.removesuffix(f"/{VERSIONS}")
     name = SIDECAR_MODEL if replica.has_server else model_name(pipeline)
     folder = replica.scratch / SERVED / name
     exchanges, tolerance = _fetch(url, version, folder)

@@ -21,6 +21,7 @@ from types import MappingProxyType, ModuleType
 from weakref import WeakKeyDictionary
 
 from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.layout import code_key
 from aerotrain.store import MissingError, Store, checked_key, open_store
 
 #: Patterns of files that are not packed.
@@ -136,7 +137,7 @@ def _hash_of(file: Path) -> str:
 def publish_code(store: Store, folder: Path) -> str:
     """Upload the folder's archive, unless the store has a recent one, and return its URL."""
     packed = pack(folder)
-    key = f"code/{hashlib.sha256(packed).hexdigest()}.tar.gz"
+    key = code_key(hashlib.sha256(packed).hexdigest())
     try:
         is_recent = time.time() - store.stat(key).modified < _WRITTEN_AGAIN_AFTER
     except MissingError:

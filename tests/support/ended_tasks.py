@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.sdk import DAG, BaseOperator
 
-from aerotrain.contract.event_log import RUN_LOG
+from aerotrain.contract.layout import RUN_LOG
 from aerotrain.data.dataset import Dataset, Feature, Shard, Split
 from aerotrain.serving.alias import promote
 from aerotrain.store import open_store

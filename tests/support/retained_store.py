@@ -11,11 +11,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from aerotrain.contract.job import Job
+from aerotrain.contract.layout import PLAN
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.status import Result
 from aerotrain.data.dataset import Dataset
 from aerotrain.data.hashing import fingerprint_of
-from aerotrain.data.prepare.layout import PLAN, Plan, partition_key, set_latest
+from aerotrain.data.prepare.layout import Plan, partition_key, set_latest
 from aerotrain.job_record import record
 from aerotrain.store import MANIFEST, Store, publish
 from aerotrain.store.local import LocalStore

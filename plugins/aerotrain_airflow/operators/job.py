@@ -14,6 +14,7 @@ from jinja2 import Environment
 
 from aerotrain.contract.errors import AerotrainError, TemporaryError
 from aerotrain.contract.job import Job
+from aerotrain.contract.layout import RESULT
 from aerotrain.contract.status import Result
 from aerotrain.job_record import record as record_job
 from aerotrain.launch.backend import LogLine, attempt_of, log_line
@@ -340,7 +341,7 @@ def _try_id(context: Context) -> str:
 def _result(job: Job, attempt: str, settings: Settings) -> Any:
     store = store_of(job.prefix, settings)
     with suppress(MissingError):
-        result = Result.from_json(store.get("result.json"))
+        result = Result.from_json(store.get(RESULT))
         if result.attempt == attempt:
             return result.value
     raise TemporaryError(

@@ -11,11 +11,9 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.configuration import conf
 from airflow.sdk.execution_time.xcom import XCom
 
-from aerotrain.contract.event_log import RUN_LOG
-from aerotrain.contract.gate import CARD
 from aerotrain.contract.job import prefix_of
+from aerotrain.contract.layout import CARD, PAGE, RUN_LOG
 from aerotrain.contract.names import path_segment
-from aerotrain.data.dataset import PAGE
 from aerotrain_airflow.operators.description import place_of
 from aerotrain_airflow.settings import Settings
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aerotrain.contract.job import prefix_of
-from aerotrain.contract.training import MODEL
+from aerotrain.contract.layout import MODEL
 from aerotrain.data.dataset import Dataset
 from aerotrain.store import MANIFEST, MissingError, Store
 from aerotrain_airflow.operators.credentials import store_of

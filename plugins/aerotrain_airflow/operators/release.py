@@ -9,11 +9,10 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.gate import CARD
 from aerotrain.contract.job import prefix_of
+from aerotrain.contract.layout import CARD, VERSIONS
 from aerotrain.contract.names import path_segment
 from aerotrain.serving.alias import Alias, OlderError, promote, rollback
-from aerotrain.serving.versions import FOLDER
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.operators.description import place_of
 from aerotrain_airflow.operators.failures import translated
@@ -167,7 +166,7 @@ class RollbackOperator(BaseOperator):
 def versions_of(pipeline: str | None, context: Context, settings: Settings) -> str:
     """The URL of the folder of the versions of a DAG, by default of the running one."""
     dag = pipeline or context["ti"].dag_id
-    return f"{settings.store}/{path_segment(dag)}/{FOLDER}"
+    return f"{settings.store}/{path_segment(dag)}/{VERSIONS}"
 
 
 def data_until(context: Context) -> datetime:

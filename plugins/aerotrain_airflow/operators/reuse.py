@@ -16,22 +16,27 @@ from dataclasses import dataclass
 from importlib.metadata import distributions
 from typing import Any
 
-from aerotrain.contract import curves
-from aerotrain.contract.event_log import RUN_LOG
-from aerotrain.contract.gate import CARD, CARD_DATA, METRICS, SERVING
+from aerotrain.contract.gate import SERVING
 from aerotrain.contract.job import Job
+from aerotrain.contract.layout import (
+    CARD,
+    CARD_DATA,
+    CURVES,
+    METRICS,
+    RESULT,
+    REUSED,
+    RUN_LOG,
+    VERSIONS,
+    reuse_key,
+)
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.serving.alias import served_number
-from aerotrain.serving.versions import FOLDER
 from aerotrain.store import MANIFEST, MissingError
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.settings import Settings
 
-#: The key in a task's output that names the run whose result it is, and the URL of its output.
-REUSED = "reused.json"
-
 #: What Airflow's UI shows of the output of a task.
-_LINKED = (curves.KEY, RUN_LOG, CARD, CARD_DATA, METRICS)
+_LINKED = (CURVES, RUN_LOG, CARD, CARD_DATA, METRICS)
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class EarlierResult:
 
 def key_of(job: Job, settings: Settings) -> str:
     """The key of a job, whose code was published."""
-    versions = store_of(f"{job.store}/{FOLDER}", settings)
+    versions = store_of(f"{job.store}/{VERSIONS}", settings)
     described = {
         "module": job.module,
         "strategy": job.strategy,
@@ -85,7 +90,7 @@ def earlier_result(key: str, job: Job, settings: Settings) -> EarlierResult | No
     What the UI shows is copied to the output of ``job``.
     """
     try:
-        content: Mapping[str, Any] = json.loads(store_of(job.store, settings).get(_place(key)))
+        content: Mapping[str, Any] = json.loads(store_of(job.store, settings).get(reuse_key(key)))
     except MissingError:
         return None
     found = EarlierResult(content["run"], content["prefix"], content["value"])
@@ -102,17 +107,13 @@ def earlier_result(key: str, job: Job, settings: Settings) -> EarlierResult | No
 def remember(key: str, run: str, job: Job, value: Any, settings: Settings) -> None:
     """Record the value that the job has returned in the run of that id."""
     content = {"run": run, "prefix": job.prefix, "value": value}
-    store_of(job.store, settings).put(_place(key), json.dumps(content).encode())
-
-
-def _place(key: str) -> str:
-    return f"reuse/{key}.json"
+    store_of(job.store, settings).put(reuse_key(key), json.dumps(content).encode())
 
 
 def _is_there(found: EarlierResult, settings: Settings) -> bool:
     """Whether the model or the version still exists, if the value is its URL."""
     if not isinstance(found.value, str):
-        return store_of(found.prefix, settings).exists("result.json")
+        return store_of(found.prefix, settings).exists(RESULT)
     folder, _, name = found.value.rpartition("/")
     if name.endswith(".json"):
         return store_of(folder, settings).exists(name)

@@ -14,19 +14,25 @@ from functools import cached_property
 from shlex import quote
 from typing import Any
 
-from aerotrain.contract import curves
 from aerotrain.contract.curves import Curves, Point
-from aerotrain.contract.event_log import CHIEF_LOG, RUN_LOG, Event, EventType, read
-from aerotrain.contract.gate import CARD
+from aerotrain.contract.event_log import Event, EventType, read
+from aerotrain.contract.layout import (
+    CARD,
+    CHIEF_LOG,
+    CURVES,
+    EVALUATIONS,
+    PAGE,
+    REPLICAS,
+    REUSED,
+    RUN_LOG,
+    TENSORBOARD,
+    VERSIONS,
+)
 from aerotrain.contract.names import path_segment
-from aerotrain.contract.replica_status import FOLDER as STATUS_FOLDER
 from aerotrain.contract.replica_status import GONE_AFTER, ReplicaStatus
-from aerotrain.data.dataset import PAGE
-from aerotrain.serving.versions import FOLDER as VERSIONS
 from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
 from aerotrain_airflow.goodput import goodput_of, merged
-from aerotrain_airflow.operators.reuse import REUSED
 from aerotrain_airflow.run_page.marks import at_steps, failure_of, marks_of
 from aerotrain_airflow.run_page.reading import content_of
 from aerotrain_airflow.run_page.step_times import slowest, step_times
@@ -74,10 +80,10 @@ class _TaskObjects:
     @property
     def trains(self) -> bool:
         # A training whose result was reused has the curves of the earlier one, and no replicas.
-        return bool({CHIEF_LOG, curves.KEY} & self.files.keys() or self.statuses)
+        return bool({CHIEF_LOG, CURVES} & self.files.keys() or self.statuses)
 
 
-_READ = (curves.KEY, CHIEF_LOG, RUN_LOG, CARD, REUSED)
+_READ = (CURVES, CHIEF_LOG, RUN_LOG, CARD, REUSED)
 
 
 def _by_task(listed: Iterable[StoredObject]) -> dict[str, _TaskObjects]:
@@ -88,9 +94,9 @@ def _by_task(listed: Iterable[StoredObject]) -> dict[str, _TaskObjects]:
         task, _, last = folder.rpartition("/")
         if name in _READ and folder:
             found[folder].files[name] = each
-        elif last == STATUS_FOLDER and name.endswith(".json"):
+        elif last == REPLICAS and name.endswith(".json"):
             found[task].statuses[name.removesuffix(".json")] = each
-        elif last == curves.EVALUATIONS:
+        elif last == EVALUATIONS:
             found[task].evaluations.append(each)
     return found
 
@@ -106,7 +112,7 @@ class _Training:
     @cached_property
     def curves(self) -> Curves:
         """The curves, which the trend of many runs does not read."""
-        return Curves.from_bytes(self._content(curves.KEY))
+        return Curves.from_bytes(self._content(CURVES))
 
     @cached_property
     def reused(self) -> Mapping[str, str]:
@@ -257,7 +263,7 @@ def _files(
             page = f"{data.removeprefix(store.url + '/')}/{PAGE}"
             yield _file("Statistics of the data", task, f"{files}/{page}")
         output = training.reused.get("prefix", f"{store.url}/{_folder(run_id)}/{task}")
-        folder = f"{output}/tensorboard"
+        folder = f"{output}/{TENSORBOARD}"
         command = f"tensorboard --load_fast=false --logdir {quote(folder)}"
         # With TensorFlow, TensorBoard reads by its file systems, of which none is S3's.
         needs = ", installed with boto3 and without TensorFlow" if folder.startswith("s3") else ""

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.layout import WATCHED
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import HIDDEN
 from aerotrain.store import Store
@@ -19,8 +20,6 @@ from aerotrain.store.swap import swap
 
 FORMAT = 1
 
-#: The folder of these objects in the store of all pipelines.
-FOLDER = "watched"
 
 #: Seconds after which the files of a watcher that has ended are reported by another one. Airflow
 #: stores an event within about two seconds.
@@ -105,7 +104,7 @@ class WatchedPrefix:
     def __init__(self, url: str, *, marker: str | None = None) -> None:
         self._marker = marker
         name = path_segment(f"{url} {marker or ''}")
-        self._key = f"{FOLDER}/{name}.json"
+        self._key = f"{WATCHED}/{name}.json"
         self._before: Mapping[str, str] = {}
         self._reported = Reported()
         self._since: float | None = None  # when the first file was seen that is not reported

@@ -15,9 +15,9 @@ from openlineage.client.event_v2 import InputDataset, OutputDataset
 from openlineage.client.facet_v2 import JobFacet, source_code_location_job
 from openlineage.client.naming.dataset import S3, DatasetNaming, LocalFileSystem
 
-from aerotrain.contract.gate import METRICS, SERVING
-from aerotrain.data.dataset import PLAN, as_numbers, statistics_in
-from aerotrain.serving.alias import KEY as ALIAS
+from aerotrain.contract.gate import SERVING
+from aerotrain.contract.layout import ALIAS, METRICS, PLAN
+from aerotrain.data.dataset import as_numbers, statistics_in
 from aerotrain.serving.alias import alias_of
 from aerotrain.store import MANIFEST
 from aerotrain_airflow.operators.outputs import TaskOutput, folder_of_model

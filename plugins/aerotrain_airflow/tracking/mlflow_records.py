@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from aerotrain.contract.curves import KEY, Curves
-from aerotrain.contract.event_log import RUN_LOG
-from aerotrain.contract.gate import CARD, METRICS
+from aerotrain.contract.curves import Curves
+from aerotrain.contract.layout import CARD, CURVES, METRICS, RUN_LOG
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import as_numbers
 from aerotrain.serving.versions import model_name
@@ -123,7 +122,7 @@ def _training(output: TaskOutput, empty: Record) -> Record:
 def _training_points(output: TaskOutput, folder: str) -> Iterator[Point]:
     curves = Curves.from_bytes(b"")
     with suppress(MissingError):
-        curves = Curves.from_bytes(output.store(folder).get(KEY))
+        curves = Curves.from_bytes(output.store(folder).get(CURVES))
     of_epochs = {name for each in curves.of_epochs.points for name in each.metrics}
     for each in curves.points:
         # Of a metric that epochs have, the values during an epoch would be in the same series.

@@ -12,13 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-#: Key under the prefix of a training.
-KEY = "progress.jsonl"
-
-#: The folder with a document for each checkpoint that an evaluator has measured, as
-#: ``evaluations/0002-0000000120.json``: its step, the time, and the metrics by name.
-EVALUATIONS = "evaluations"
-
 #: The most points of a curve: a screen shows no more of them apart.
 MOST_POINTS = 600
 

@@ -10,10 +10,6 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Self
 
-#: Keys under the prefix of a training: the events that the chief writes, one a line, and the
-#: complete event log of the run.
-CHIEF_LOG, RUN_LOG = "events-chief.jsonl", "events.json"
-
 
 class EventType(StrEnum):
     """The type of an event. The event's ``seconds`` is its duration, which ends at ``at``."""

@@ -35,8 +35,6 @@ LEVEL = 0.05
 #: Metrics that are shares.
 _SHARE = re.compile(r"(^|_)(accuracy|auc|precision|recall|f1_score|mean_io_u)$")
 
-#: The keys of what an evaluation writes: its page, what that shows, and the metrics.
-CARD, CARD_DATA, METRICS = "card.html", "card.json", "metrics.json"
 
 #: The name of the version that a pipeline serves.
 SERVING = "serving"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from aerotrain.contract.errors import SpecError, counted, nearest
+from aerotrain.contract.layout import RESULT, RUNS
 from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH, is_path_segment, path_segment
 from aerotrain.contract.options import Kind, Section, check_options, check_types, known, option
 from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Resources, Role
@@ -18,7 +19,7 @@ _REQUIRED = ("name", "module", "store", "run", "task")
 
 def prefix_of(store: str, run: str, task: str) -> str:
     """The prefix of a job's output in the store of its pipeline."""
-    return f"{store.rstrip('/')}/runs/{run}/{task}"
+    return f"{store.rstrip('/')}/{RUNS}/{run}/{task}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +212,7 @@ class Job:
     @property
     def result_url(self) -> str:
         """The URL of the job's result, which the chief writes last."""
-        return f"{self.prefix}/result.json"
+        return f"{self.prefix}/{RESULT}"
 
     def count(self, role: Role) -> int:
         """The number of replicas of that role."""

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-#: The folder under the prefix of a training, with one object for each replica.
-FOLDER = "replicas"
+from aerotrain.contract.layout import REPLICAS
 
 #: Seconds between two reports of a process. One that has not reported for several of these is gone.
 REPORTED_EVERY = 10.0
@@ -67,7 +66,7 @@ def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 def key_of(replica: str) -> str:
     """The key of the object of a replica."""
-    return f"{FOLDER}/{replica}.json"
+    return f"{REPLICAS}/{replica}.json"
 
 
 @dataclass(frozen=True)

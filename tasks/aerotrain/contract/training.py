@@ -16,9 +16,6 @@ from aerotrain.contract.options import (
     option,
 )
 
-#: The key of a trained model's manifest, under the prefix of its training.
-MODEL = "model.json"
-
 #: Keras dtype policies that a training may use.
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 

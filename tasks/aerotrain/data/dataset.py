@@ -7,18 +7,11 @@ from math import isfinite
 from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.layout import PICTURES, STATISTICS
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 
 VERSION = 1
 
-#: The plan of a data set, which is written first.
-PLAN = "plan.json"
-
-#: The files of a data set's statistics.
-STATISTICS = "statistics.json"
-PICTURES = "pictures.json"
-PAGE = "statistics.html"
-SCHEMA = "schema.json"
 
 #: The statistics of a column that are numbers, perhaps infinite or NaN.
 _NUMBERS = ("min", "max", "mean", "std")

@@ -3,10 +3,11 @@
 import json
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.layout import DATA, QUARANTINE
 from aerotrain.contract.predicting import PredictFinalizeArguments
-from aerotrain.data.prepare.layout import QUARANTINE, partition_key
+from aerotrain.data.prepare.layout import partition_key
 from aerotrain.data.prepare.quarantine import SHOWN, check_rejected
-from aerotrain.prediction.layout import DATA, VERSION, PredictedPartition, PredictionPlan, file_key
+from aerotrain.prediction.layout import VERSION, PredictedPartition, PredictionPlan, file_key
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 from aerotrain.store.requests import each_of

@@ -15,22 +15,15 @@ from typing import Any, Self
 import pyarrow as pa
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.layout import DATA, PLAN
 from aerotrain.contract.predicting import PredictArguments
-from aerotrain.data.dataset import PLAN, Schema, schema_from_dict, schema_to_dict
+from aerotrain.data.dataset import Schema, schema_from_dict, schema_to_dict
 from aerotrain.data.sources import Rejected
 from aerotrain.serving.classes import Classes
 from aerotrain.store import MissingError, Store
 
 #: The version of the format of all documents here, and of the keys.
 VERSION = 2
-
-#: The folder of the files alone.
-DATA = "data"
-
-
-def folder_of(fingerprint: str) -> str:
-    """The folder of the predictions with that fingerprint in a pipeline's store."""
-    return f"predictions/{fingerprint}"
 
 
 def file_key(partition: int) -> str:

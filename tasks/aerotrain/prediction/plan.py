@@ -7,9 +7,10 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError, SpecError, counted, nearest
 from aerotrain.contract.gate import SERVING
+from aerotrain.contract.layout import PLAN, predictions_key
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.predicting import PredictArguments
-from aerotrain.data.dataset import PLAN, Feature, Schema, schema_to_dict
+from aerotrain.data.dataset import Feature, Schema, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.prepare.layout import PlannedPartition, fragments_key
@@ -17,7 +18,7 @@ from aerotrain.data.prepare.plan import adjacent, divided
 from aerotrain.data.sources import Batch, DeclaredSource, Fragment, open_source
 from aerotrain.data.sources.readable import readable
 from aerotrain.prediction.columns import output_schema
-from aerotrain.prediction.layout import VERSION, PredictionPlan, folder_of
+from aerotrain.prediction.layout import VERSION, PredictionPlan
 from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version
 from aerotrain.serving.classes import Classes, classes_in
@@ -40,7 +41,7 @@ def run(replica: Replica) -> dict[str, Any]:
     arguments = PredictArguments.of(replica.job.arguments)
     model = version_of(replica.job.store, arguments)
     plan, partitions = make_plan(model, arguments)
-    store = open_store(replica.job.store).child(folder_of(plan.fingerprint))
+    store = open_store(replica.job.store).child(predictions_key(plan.fingerprint))
     if store.exists(MANIFEST):
         store.put(PLAN, store.get(PLAN))  # retention sees that they are used
         print(

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import ExitCode, FinalError, TemporaryError
 from aerotrain.contract.job import Job
+from aerotrain.contract.layout import RUNS
 from aerotrain.contract.training import TrainArguments
 from aerotrain.job_record import record
 from aerotrain.reproduction.origin import Origin
@@ -61,7 +62,7 @@ def job_of(origin: Origin) -> Job:
         {
             "name": "reproduce",
             "module": "aerotrain.train",
-            "store": origin.about["model"].rpartition("/runs/")[0],
+            "store": origin.about["model"].rpartition(f"/{RUNS}/")[0],
             "run": f"reproduced-{time.strftime('%Y%m%dT%H%M%S')}-{uuid4().hex[:6]}",
             "task": "train",
             "strategy": trained.strategy,

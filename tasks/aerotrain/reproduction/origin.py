@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.data.dataset import PLAN
+from aerotrain.contract.layout import PLAN
 from aerotrain.data.prepare.layout import Plan
 from aerotrain.store import MANIFEST, Manifest, MissingError, open_store
 from aerotrain.training.model_manifest import ModelManifest

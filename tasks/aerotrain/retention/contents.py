@@ -8,9 +8,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from aerotrain import job_record
-from aerotrain.serving.alias import REMOVALS
-from aerotrain.serving.versions import FOLDER
+from aerotrain.contract.layout import (
+    CODE,
+    DATASETS,
+    JOB,
+    LEASE,
+    MODEL,
+    PLAN,
+    PREDICTIONS,
+    REMOVALS,
+    RESULT,
+    REUSE,
+    RUN_LOG,
+    RUNS,
+    STARTED_FROM,
+    VERSIONS,
+    latest_key,
+)
 from aerotrain.store import MANIFEST, Store, StoredObject, Unfinished
 
 
@@ -28,27 +42,24 @@ class Kind(StrEnum):
 
 #: The folders of a pipeline's store whose entries are items, and the names of these entries.
 _LAYOUT: Mapping[str, tuple[Kind, str]] = {
-    "runs": (Kind.RUN, r".+"),
-    FOLDER: (Kind.VERSION, r"[1-9]\d*"),
-    "datasets": (Kind.DATASET, r"[0-9a-f]{8,64}"),
-    "predictions": (Kind.PREDICTIONS, r"[0-9a-f]{8,64}"),
-    "code": (Kind.CODE, r"[0-9a-f]{64}\.tar\.gz"),
-    "reuse": (Kind.REUSE, r"[0-9a-f]{64}\.json"),
+    RUNS: (Kind.RUN, r".+"),
+    VERSIONS: (Kind.VERSION, r"[1-9]\d*"),
+    DATASETS: (Kind.DATASET, r"[0-9a-f]{8,64}"),
+    PREDICTIONS: (Kind.PREDICTIONS, r"[0-9a-f]{8,64}"),
+    CODE: (Kind.CODE, r"[0-9a-f]{64}\.tar\.gz"),
+    REUSE: (Kind.REUSE, r"[0-9a-f]{64}\.json"),
 }
 
-#: The key of the document of a finished job, and those of the documents that say what an item was
-#: made of. Each kind has some of them.
-RESULT = "result.json"
-_DOCUMENTS = (job_record.KEY, "model.json", "started_from.json", RESULT)
+_DOCUMENTS = (JOB, MODEL, STARTED_FROM, RESULT)
 _MADE_OF = {
     Kind.RUN: _DOCUMENTS,
     Kind.VERSION: (MANIFEST,),
-    Kind.DATASET: ("plan.json",),
-    Kind.PREDICTIONS: ("plan.json",),
+    Kind.DATASET: (PLAN,),
+    Kind.PREDICTIONS: (PLAN,),
 }
 
 #: A folder of ``runs/`` without any of these was written by something else.
-_OF_RUNS = {*_DOCUMENTS, "lease.json", "events.json"}
+_OF_RUNS = {*_DOCUMENTS, LEASE, RUN_LOG}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +111,9 @@ def contents_of(store: Store) -> Contents:
     for stored in store.list():
         if (key := item_key(stored.key)) is not None:
             objects.setdefault(key, []).append(stored)
-        elif re.fullmatch(r"[^/]+/latest/[^/]+\.json", stored.key):
+        elif re.fullmatch(rf"[^/]+/{latest_key('[^/]+')}", stored.key):
             latest.append(stored.key)
-        elif re.fullmatch(rf"[^/]+/{FOLDER}/{REMOVALS}/\d+\.json", stored.key):
+        elif re.fullmatch(rf"[^/]+/{VERSIONS}/{REMOVALS}/\d+\.json", stored.key):
             removals.append(stored)
     items = {key: item for key, each in objects.items() if (item := _item(key, each)) is not None}
     uploads = [_upload(each) for each in store.unfinished() if item_key(each.key) is not None]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.layout import VERSIONS, dataset_key
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.retention.contents import Contents, Item, Kind, contents_of
 from aerotrain.retention.references import references_of
 from aerotrain.serving.alias import alias_of
-from aerotrain.serving.versions import FOLDER
 from aerotrain.store import Store
 from aerotrain.store.requests import each_of
 
@@ -139,14 +139,14 @@ def _keep(kept: dict[str, str], items: list[Item], count: int, noun: str) -> Non
 def _in_use(store: Store, contents: Contents, policy: RetentionPolicy) -> Iterable[tuple[str, str]]:
     """The versions that are served or could be by rollbacks, and the newest data sets by name."""
     for pipeline in sorted(contents.pipelines):
-        versions = f"{pipeline}/{FOLDER}"
+        versions = f"{pipeline}/{VERSIONS}"
         if (alias := alias_of(store.child(versions))) is not None:
             yield f"{versions}/{alias.version}", "served"
             for number in alias.rollbacks(policy.keep_rollbacks):
                 yield f"{versions}/{number}", "served after a rollback"
     for document, content in zip(contents.latest, each_of(store.get, contents.latest), strict=True):
         fingerprint = json.loads(content)["fingerprint"]
-        yield f"{document.partition('/')[0]}/datasets/{fingerprint}", "the newest data set"
+        yield f"{document.partition('/')[0]}/{dataset_key(fingerprint)}", "the newest data set"
 
 
 def _keep_what_they_need(
@@ -177,7 +177,7 @@ def _keep_what_they_need(
 def _version_of(mark: str) -> str:
     """The key of the version whose removal ``mark`` marks."""
     pipeline, _, rest = mark.partition("/")
-    return f"{pipeline}/{FOLDER}/{rest.rpartition('/')[2].removesuffix('.json')}"
+    return f"{pipeline}/{VERSIONS}/{rest.rpartition('/')[2].removesuffix('.json')}"
 
 
 def _date(modified: float) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.retention.contents import RESULT, Item
+from aerotrain.contract.layout import RESULT
+from aerotrain.retention.contents import Item
 from aerotrain.store import MissingError, Store
 
 #: The fields of documents that name the model from which a training took its first values. What

@@ -7,15 +7,15 @@ leaves what no reader finds, and what the next one removes.
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 
-from aerotrain.retention.contents import RESULT, Item, Kind
+from aerotrain.contract.layout import MODEL, PROMOTIONS, REMOVALS, RESULT, VERSIONS
+from aerotrain.retention.contents import Item, Kind
 from aerotrain.retention.plan import Plan
-from aerotrain.serving.alias import PROMOTIONS, REMOVALS, alias_of
-from aerotrain.serving.versions import FOLDER
+from aerotrain.serving.alias import alias_of
 from aerotrain.store import MANIFEST, MissingError, Store, StoredObject
 from aerotrain.store.requests import each_of
 
 #: Names of documents that lead readers to others, and the folder of those of finished partitions.
-_LEADING, _PARTITIONS = ("model.json", RESULT), "parts"
+_LEADING, _PARTITIONS = (MODEL, RESULT), "parts"
 
 
 def remove(store: Store, plan: Plan, say: Callable[[str], None] = print) -> dict[str, int]:
@@ -49,7 +49,7 @@ def _remove(store: Store, item: Item, plan: Plan) -> bool:
     if item.kind is not Kind.VERSION:
         _delete(store, keys)
         return True
-    versions = store.child(f"{item.pipeline}/{FOLDER}")
+    versions = store.child(f"{item.pipeline}/{VERSIONS}")
     mark = f"{REMOVALS}/{item.name}.json"
     # First the mark, then the look at who promotes: see ``aerotrain.serving.alias``.
     versions.put(mark, b"{}\n")

@@ -16,15 +16,10 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.serving.versions import FOLDER, newest_version
+from aerotrain.contract.layout import ALIAS, PROMOTIONS, REMOVALS, VERSIONS
+from aerotrain.serving.versions import newest_version
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 from aerotrain.store.swap import read_version, swap
-
-#: The key of the alias in the folder of versions, which TensorFlow Serving does not read.
-KEY = "aliases/serving.json"
-
-#: The folders of objects that are written before a version is served, and before it is removed.
-PROMOTIONS, REMOVALS = "aliases/promotions", "aliases/removals"
 
 FORMAT = 1
 
@@ -114,7 +109,7 @@ class Alias:
 
 def alias_of(store: Store) -> Alias | None:
     """The alias in a folder of versions; None if nothing was promoted yet."""
-    return _parsed(store, read_version(store, KEY)[0])
+    return _parsed(store, read_version(store, ALIAS)[0])
 
 
 def served_number(store: Store) -> int | None:
@@ -128,7 +123,7 @@ def served_number(store: Store) -> int | None:
 
 def served_version(pipeline: str) -> str | None:
     """The URL of the version that the pipeline with this store serves, or None."""
-    store = open_store(pipeline).child(FOLDER)
+    store = open_store(pipeline).child(VERSIONS)
     version = served_number(store)
     return None if version is None else f"{store.url}/{version}"
 
@@ -136,7 +131,7 @@ def served_version(pipeline: str) -> str | None:
 def tag_of(store: Store) -> str | None:
     """What changes with the alias, by one request; None if nothing was promoted yet."""
     try:
-        return store.stat(KEY).etag
+        return store.stat(ALIAS).etag
     except MissingError:
         return None
 
@@ -264,13 +259,13 @@ def _change(store: Store, changed: Callable[[Alias | None], Change | None]) -> A
         result = Alias(version=change.version, history=(*history, change))
         return result.to_json().encode()
 
-    swap(store, KEY, swapped)
+    swap(store, ALIAS, swapped)
     assert result is not None  # only an alias that exists is left as it is
     return result
 
 
 def _parsed(store: Store, content: bytes | None) -> Alias | None:
-    return None if content is None else Alias.from_json(content, f"{store.url}/{KEY}")
+    return None if content is None else Alias.from_json(content, f"{store.url}/{ALIAS}")
 
 
 def _now() -> str:

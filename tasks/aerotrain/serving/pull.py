@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.layout import VERSIONS
 from aerotrain.serving.alias import served_number, tag_of
-from aerotrain.serving.versions import FOLDER
 from aerotrain.store import CorruptError, MissingError, fetch, open_store
 
 #: Seconds between two looks at the alias.
@@ -33,7 +33,7 @@ class Puller:
 
     def __init__(self, pipeline: str, folder: Path, pinned: int | None = None) -> None:
         self._pinned = pinned
-        self._store = open_store(f"{pipeline.rstrip('/').removesuffix(f'/{FOLDER}')}/{FOLDER}")
+        self._store = open_store(f"{pipeline.rstrip('/').removesuffix(f'/{VERSIONS}')}/{VERSIONS}")
         self._folder = folder
         self._tag: str | None = None
         self.version: str | None = None

@@ -17,9 +17,6 @@ from typing import Any
 
 from aerotrain.store import MANIFEST, ExistsError, Store
 
-#: The folder of a pipeline's store that TensorFlow Serving watches.
-FOLDER = "serving"
-
 #: Files of a version with requests: those that TensorFlow Serving warms up with, and the body of a
 #: POST. See ``aerotrain.serving.requests``.
 WARMUP = "assets.extra/tf_serving_warmup_requests"

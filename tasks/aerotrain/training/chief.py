@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.event_log import EventType
-from aerotrain.contract.training import MODEL, TrainArguments
+from aerotrain.contract.layout import MODEL
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training import loop

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from aerotrain.contract.curves import EVALUATIONS
-from aerotrain.contract.training import MODEL, TrainArguments
+from aerotrain.contract.layout import EVALUATIONS, MODEL, TENSORBOARD_VALIDATION
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import CorruptError, MissingError, Store, open_store
@@ -23,7 +23,6 @@ from aerotrain.training.hooks.report import EventFiles
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT, Validation
 from aerotrain.training.model.code import UserCode
 
-_EVENTS = "tensorboard/validation"
 _SECONDS_BETWEEN_LOOKS = 2.0
 
 
@@ -53,7 +52,7 @@ class Evaluator:
         self._store = store
         self._validation = validation
         self._folder = scratch / "evaluated"
-        self._events = EventFiles(scratch / _EVENTS)
+        self._events = EventFiles(scratch / TENSORBOARD_VALIDATION)
 
     def measure(self, name: Name) -> None:
         """Evaluate the checkpoint of that name, unless that is done or it was dropped."""
@@ -78,7 +77,7 @@ class Evaluator:
         self._events.write(name.step, {f"epoch/{each}": metrics[each] for each in metrics})
         self._events.flush()
         for file in self._events.files():
-            self._store.upload(file, f"{_EVENTS}/{file.name}")
+            self._store.upload(file, f"{TENSORBOARD_VALIDATION}/{file.name}")
         # Last, because this object marks the evaluation as complete.
         document = {"step": name.step, "at": round(time.time(), 1), "metrics": metrics}
         self._store.put(key, json.dumps(document).encode())

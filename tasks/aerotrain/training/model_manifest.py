@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.training import MODEL
+from aerotrain.contract.layout import MODEL
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.checkpoints import restore_weights
 from aerotrain.training.model.code import UserCode

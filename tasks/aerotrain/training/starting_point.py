@@ -13,17 +13,14 @@ from typing import Any
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.gate import SERVING
 from aerotrain.contract.job import Job, prefix_of
+from aerotrain.contract.layout import MODEL, STARTED_FROM
 from aerotrain.contract.names import path_segment
-from aerotrain.contract.training import MODEL
 from aerotrain.serving.alias import served_version
 from aerotrain.store import MANIFEST, CorruptError, Manifest, MissingError, Store, open_store
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.checkpoints.transfer import Transfer, Variables, some
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.model_manifest import ModelManifest
-
-#: The key of the record in the store of the training.
-KEY = "started_from.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +112,12 @@ def _decide(context: TrainingContext) -> None:
     if point is not None:
         transfer = point.transfer_to(context.model)
         record |= {"model": point.model, "checkpoint": point.checkpoint, **transfer.to_dict()}
-    context.services.deliver(KEY, json.dumps(record, indent=1).encode())
+    context.services.deliver(STARTED_FROM, json.dumps(record, indent=1).encode())
 
 
 def _record(store: Store) -> dict[str, Any]:
     try:
-        record: dict[str, Any] = json.loads(store.get(KEY))
+        record: dict[str, Any] = json.loads(store.get(STARTED_FROM))
     except MissingError:
         return {}
     return record

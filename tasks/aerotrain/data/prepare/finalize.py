@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.layout import PAGE, PICTURES, QUARANTINE, SCHEMA, STATISTICS, dataset_key
 from aerotrain.contract.preparing import FinalizeArguments
 from aerotrain.contract.status import Drift
 from aerotrain.data.dataset import (
-    PAGE,
-    PICTURES,
-    SCHEMA,
-    STATISTICS,
     Dataset,
     Schema,
     Split,
@@ -24,10 +21,8 @@ from aerotrain.data.dataset import (
 from aerotrain.data.prepare.duplicates import check_unique_across
 from aerotrain.data.prepare.inferred import as_text, rounding
 from aerotrain.data.prepare.layout import (
-    QUARANTINE,
     Plan,
     WrittenPartition,
-    folder_of,
     partition_key,
     partition_statistics_key,
     quarantine_key,
@@ -116,7 +111,7 @@ def _compared(root: Store, plan: Plan, now: Described) -> Comparison | None:
     """The comparison with the data set that was finalized last; None if there is none."""
     if not plan.baseline:
         return None
-    url = f"{root.url}/{folder_of(plan.baseline)}"
+    url = f"{root.url}/{dataset_key(plan.baseline)}"
     summary = load_statistics(url)
     before = Described(url=url, summary=summary, pictures=load_pictures(url))
     return Comparison.of(before, now, plan.rules) if summary else None

@@ -13,8 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.layout import STATISTICS
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.dataset import STATISTICS, Dataset, Schema, Shard, Split, load_dataset
+from aerotrain.data.dataset import Dataset, Schema, Shard, Split, load_dataset
 from aerotrain.data.prepare.batch_writer import batches_of, in_parts
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
 from aerotrain.data.prepare.layout import Plan, PlannedPartition

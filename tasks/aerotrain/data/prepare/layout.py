@@ -16,18 +16,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.layout import PLAN, QUARANTINE, latest_key
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.dataset import PLAN, VERSION, Schema, Split, schema_from_dict, schema_to_dict
+from aerotrain.data.dataset import VERSION, Schema, Split, schema_from_dict, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.prepare.inferred import Facts
 from aerotrain.data.sources import Rejected
 from aerotrain.store import MissingError, Store
 from aerotrain.store.requests import each_of
-
-
-def folder_of(fingerprint: str) -> str:
-    """The folder of the data set with that fingerprint in a pipeline's store."""
-    return f"datasets/{fingerprint}"
 
 
 def fragments_key(partition: int) -> str:
@@ -58,10 +54,6 @@ def shard_key(split: str, partition: int, shard: int) -> str:
     return f"{split}-{partition:05d}-{shard:03d}.tfrecord"
 
 
-#: The prefix of the files of rejected records.
-QUARANTINE = "quarantine/"
-
-
 def quarantine_key(partition: int) -> str:
     """The key of the partition's rejected records, as JSON lines."""
     return f"{QUARANTINE}{partition:05d}.jsonl"
@@ -72,14 +64,10 @@ def known_partition_key(fingerprint: str) -> str:
     return f"parts/{fingerprint}.json"
 
 
-def _latest_key(name: str) -> str:
-    return f"latest/{name}.json"
-
-
 def latest_of(root: Store, name: str) -> str | None:
     """The fingerprint of the data set of that name that was finalized last: the drift baseline."""
     try:
-        fingerprint: str = json.loads(root.get(_latest_key(name)))["fingerprint"]
+        fingerprint: str = json.loads(root.get(latest_key(name)))["fingerprint"]
     except MissingError:
         return None
     return fingerprint
@@ -88,7 +76,7 @@ def latest_of(root: Store, name: str) -> str | None:
 def set_latest(root: Store, name: str, fingerprint: str) -> None:
     """Make this data set the baseline of later ones."""
     if latest_of(root, name) != fingerprint:
-        root.put(_latest_key(name), (json.dumps({"fingerprint": fingerprint}) + "\n").encode())
+        root.put(latest_key(name), (json.dumps({"fingerprint": fingerprint}) + "\n").encode())
 
 
 @dataclass(frozen=True, kw_only=True)

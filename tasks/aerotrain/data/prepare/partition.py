@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from aerotrain.contract.errors import FinalError, counted
+from aerotrain.contract.layout import STATISTICS, dataset_key
 from aerotrain.contract.preparing import PartitionArguments
-from aerotrain.data.dataset import STATISTICS, Split
+from aerotrain.data.dataset import Split
 from aerotrain.data.prepare.batch_writer import BatchWriter, batches_of
 from aerotrain.data.prepare.duplicates import check_unique
 from aerotrain.data.prepare.layout import (
@@ -113,8 +114,8 @@ def _copy_known(root: Store, store: Store, plan: Plan, partition: int) -> Writte
     """
     try:
         known = json.loads(root.get(known_partition_key(plan.partitions[partition])))
-        old, number = f"datasets/{known['dataset']}", known["part"]
-        new = f"datasets/{store.url.rpartition('/')[2]}"
+        old, number = dataset_key(known["dataset"]), known["part"]
+        new = dataset_key(store.url.rpartition("/")[2])
         written = WrittenPartition.from_json(root.get(f"{old}/{partition_key(number)}"))
         splits = {}
         for name, split in written.splits.items():

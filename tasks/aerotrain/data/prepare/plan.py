@@ -7,16 +7,16 @@ from itertools import pairwise
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, SpecError, counted, nearest
+from aerotrain.contract.layout import PLAN, dataset_key
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import LABEL, PlanArguments
-from aerotrain.data.dataset import PLAN, VERSION, Feature, Schema, load_statistics, schema_to_dict
+from aerotrain.data.dataset import VERSION, Feature, Schema, load_statistics, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of, short_hash
 from aerotrain.data.prepare.inferred import as_text, inferred
 from aerotrain.data.prepare.layout import (
     Plan,
     PlannedPartition,
     content_rules,
-    folder_of,
     fragments_key,
     latest_of,
 )
@@ -40,7 +40,7 @@ def run(replica: Replica) -> dict[str, Any]:
     arguments = PlanArguments.of(replica.job.arguments)
     plan, partitions = make_plan(arguments)
     root = open_store(replica.job.store)
-    store = root.child(folder_of(plan.fingerprint))
+    store = root.child(dataset_key(plan.fingerprint))
     if store.exists(MANIFEST):
         store.put(PLAN, store.get(PLAN))  # retention sees that it is used
         print(
@@ -51,7 +51,7 @@ def run(replica: Replica) -> dict[str, Any]:
     print(as_text("inferred of the source:", plan.inferred))
     baseline = latest_of(root, arguments.name)
     if baseline and plan.schema is not None and not arguments.allow_drift:
-        _check_schema(f"{root.url}/{folder_of(baseline)}", plan.schema, arguments.drift)
+        _check_schema(f"{root.url}/{dataset_key(baseline)}", plan.schema, arguments.drift)
     documents = ((fragments_key(n), each.to_json().encode()) for n, each in enumerate(partitions))
     deque(each_of(lambda document: store.put(*document), documents), maxlen=0)
     plan = replace(plan, baseline=baseline)

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.errors import AerotrainError, FinalError
+from aerotrain.contract.layout import VERSIONS
 from aerotrain.contract.names import is_path_segment
 from aerotrain.data.dataset import Feature
 from aerotrain.serving.alias import served_number, tag_of
 from aerotrain.serving.protocol import SIGNATURE, Arrays
 from aerotrain.serving.rest import BadRequestError, difference
-from aerotrain.serving.versions import FOLDER
 from aerotrain.store import MANIFEST, CorruptError, MissingError, fetch, open_store
 
 #: Seconds between two looks at the alias of a pipeline.
 _POLL = 2.0
 
 #: The manifest of a version of a pipeline, which is written last.
-_MODEL = re.compile(rf"[^/]+/{FOLDER}/[0-9]+/{MANIFEST}$")
+_MODEL = re.compile(rf"[^/]+/{VERSIONS}/[0-9]+/{MANIFEST}$")
 
 #: The most models that are loaded in advance.
 _WARM = 3
@@ -152,7 +152,7 @@ class _Model:
     """The versions of one model that are loaded, the last used last."""
 
     def __init__(self, pipeline: str, name: str, folder: Path) -> None:
-        self._store, self._name = open_store(f"{pipeline}/{FOLDER}"), name
+        self._store, self._name = open_store(f"{pipeline}/{VERSIONS}"), name
         self._folder = folder / name
         self._loading = threading.Lock()
         self._loaded: dict[int, Loaded] = {}

@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from aerotrain.contract.curves import KEY, Curves, Point
+from aerotrain.contract.curves import Curves, Point
+from aerotrain.contract.layout import CURVES
 from aerotrain.store import MissingError, Store
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.checkpoints.interval import Interval
@@ -51,7 +52,7 @@ class CurveWriter:
 
     def publish(self) -> None:
         """Write the curves now, in the background."""
-        self._uploader.send(KEY, self._put)
+        self._uploader.send(CURVES, self._put)
 
     def _add(self, point: Point, *, at_once: bool) -> None:
         with self._lock:
@@ -63,7 +64,7 @@ class CurveWriter:
         if not self._has_earlier:
             earlier: list[Point] = []
             with suppress(MissingError):
-                earlier = Curves.from_bytes(self._store.get(KEY)).points
+                earlier = Curves.from_bytes(self._store.get(CURVES)).points
             with self._lock:
                 own, self._has_earlier = self._curves, True
                 self._curves = Curves(own.steps, own.data, earlier)
@@ -71,4 +72,4 @@ class CurveWriter:
                     self._curves.add(each)
         with self._lock:
             content = self._curves.to_bytes()
-        self._put_object(KEY, content)
+        self._put_object(CURVES, content)

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from aerotrain.contract.event_log import CHIEF_LOG, Event, EventType, read
+from aerotrain.contract.event_log import Event, EventType, read
+from aerotrain.contract.layout import CHIEF_LOG
 from aerotrain.store import MissingError, Store
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.checkpoints.interval import USUAL_MTBF, mean_time_between_failures

@@ -22,6 +22,7 @@ from aerotrain.contract.errors import (
     SupersededError,
     TemporaryError,
 )
+from aerotrain.contract.layout import CHECKPOINTS, VOCABULARIES
 from aerotrain.store import CorruptError, Manifest, MissingError, Store, fetch, publish
 from aerotrain.training.checkpoints.metadata import (
     check_same_code,
@@ -34,9 +35,9 @@ from aerotrain.training.checkpoints.metadata import (
     print_order_change,
     training_config,
 )
-from aerotrain.training.checkpoints.retention import FOLDER, NOTHING, Name, Retention
+from aerotrain.training.checkpoints.retention import NOTHING, Name, Retention
 from aerotrain.training.checkpoints.snapshot import PackedFetch, Snapshot
-from aerotrain.training.checkpoints.transfer import VOCABULARIES, Rows, Transfer
+from aerotrain.training.checkpoints.transfer import Rows, Transfer
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.input.order import ORDER_VERSION
 from aerotrain.training.model.vocabularies import vocabularies_of
@@ -78,7 +79,7 @@ class Checkpoints:
         self._store = services.store
         self._uploader = services.uploader
         self._lease = services.lease
-        self._scratch = context.replica.scratch / FOLDER
+        self._scratch = context.replica.scratch / CHECKPOINTS
         self._model = model
         self._counter = context.counter
         self._io_device = io_device
@@ -266,7 +267,7 @@ class Checkpoints:
 
     def url(self, name: Name) -> str:
         """The URL of the checkpoint of that name."""
-        return f"{self._store.url}/{FOLDER}/{name}"
+        return f"{self._store.url}/{CHECKPOINTS}/{name}"
 
     def _on_this_machine(self) -> str:
         local = ", ".join(str(draft.folder) for draft in self._local)
@@ -288,7 +289,9 @@ class Checkpoints:
         return self._scratch / str(name)
 
     def _fetch(self, name: Name) -> None:
-        self._manifest = _fetch_whole(self._store.child(f"{FOLDER}/{name}"), self._folder(name))
+        self._manifest = _fetch_whole(
+            self._store.child(f"{CHECKPOINTS}/{name}"), self._folder(name)
+        )
 
     def _read_state(self, _folder: Path) -> Snapshot | None:
         """Read the current state, or write it into the folder if it cannot be read."""
@@ -313,7 +316,7 @@ class Checkpoints:
             others.remove(old)
         self._local = [*others, draft]
         for each in reversed(self._local):
-            prefix = f"{FOLDER}/{each.name}"
+            prefix = f"{CHECKPOINTS}/{each.name}"
             publish(self._store, each.folder, prefix, each.about, self._lease.check)
             self._retention.published(each.name, each.about)
             self._local = [other for other in self._local if other is not each]
@@ -354,7 +357,7 @@ class PeerCheckpoints(Checkpoints):
 
 def checkpoint_store(store: Store, name: Name) -> Store:
     """The part of ``store`` that holds the checkpoint of that name."""
-    return store.child(f"{FOLDER}/{name}")
+    return store.child(f"{CHECKPOINTS}/{name}")
 
 
 def _contents(model: keras.Model) -> dict[str, Any]:

@@ -5,11 +5,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
-from aerotrain.contract.curves import EVALUATIONS
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.layout import CHECKPOINTS, EVALUATIONS
 from aerotrain.store import MANIFEST, Manifest, MissingError, Store
-
-FOLDER = "checkpoints"
 
 
 class Name(NamedTuple):
@@ -110,7 +108,7 @@ class Retention:
     def _loss(self, name: Name) -> float | None:
         if name not in self._losses:
             try:
-                manifest = Manifest.from_json(self._store.get(f"{FOLDER}/{name}/{MANIFEST}"))
+                manifest = Manifest.from_json(self._store.get(f"{CHECKPOINTS}/{name}/{MANIFEST}"))
             except FinalError:
                 return None
             self._losses[name] = manifest.about.get("val_loss")
@@ -124,7 +122,7 @@ class Retention:
 
     def _remove(self, name: Name) -> None:
         """Remove a checkpoint, its manifest first, so that it is never visible in part."""
-        remove(self._store, f"{FOLDER}/{name}")
+        remove(self._store, f"{CHECKPOINTS}/{name}")
 
 
 def remove(store: Store, prefix: str) -> None:
@@ -137,7 +135,7 @@ def remove(store: Store, prefix: str) -> None:
 def _names(store: Store) -> dict[Name, bool]:
     """The names of all checkpoints in ``store``, and whether each is complete."""
     found: dict[Name, bool] = {}
-    for stored in store.list(FOLDER):
+    for stored in store.list(CHECKPOINTS):
         _, text, *rest = stored.key.split("/")
         if (name := Name.parse(text)) is not None:
             found[name] = found.get(name, False) or rest == [MANIFEST]

@@ -8,12 +8,10 @@ from typing import Any, Self
 import keras
 
 from aerotrain.contract.errors import FinalError, counted
+from aerotrain.contract.layout import VOCABULARIES
 from aerotrain.store import MANIFEST, Manifest, Store
 from aerotrain.training.checkpoints.metadata import model_config
 from aerotrain.training.model.vocabularies import Vocabularies, vocabularies_of
-
-#: The vocabularies of the model, among the files of a checkpoint. A model without has no such file.
-VOCABULARIES = "beside/vocabularies.json"
 
 #: The most variables that a line names.
 _NAMED = 8

@@ -7,6 +7,7 @@ from typing import Self
 
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.contract.event_log import EventType
+from aerotrain.contract.layout import LOGS
 from aerotrain.data.dataset import load_statistics
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.context import TrainingContext
@@ -251,7 +252,7 @@ class UserCallbacks(Hook):
 
     def on_save(self, state: TrainState) -> None:
         if logs := self._callbacks.logs():
-            self._context.services.upload("logs", logs)
+            self._context.services.upload(LOGS, logs)
 
     def to_save(self, state: TrainState) -> SavedState:
         about, files = self._callbacks.remember()

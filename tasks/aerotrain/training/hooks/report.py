@@ -9,6 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from aerotrain.contract.errors import counted
+from aerotrain.contract.layout import TENSORBOARD
 from aerotrain.contract.status import Progress
 from aerotrain.training.background.curve_writer import CurveWriter
 from aerotrain.training.checkpoints.checkpoints import SavedState
@@ -18,7 +19,6 @@ from aerotrain.training.hooks.hooks import Hook, TrainState
 from aerotrain.training.hooks.step_times import StepTimes
 from aerotrain.training.input.shards import TRAIN_SPLIT
 
-_FOLDER = "tensorboard"
 _SECONDS_BETWEEN_POINTS = 1.0
 _SECONDS_BETWEEN_LINES = 10.0
 _POINTS_IN_PACE = 10
@@ -65,7 +65,7 @@ class Report(Hook):
         self._context = context
         self._step_times = step_times
         self._clock = clock
-        self._events = EventFiles(context.replica.scratch / _FOLDER)
+        self._events = EventFiles(context.replica.scratch / TENSORBOARD)
         services = context.services
         self._curves = CurveWriter(
             services.store,
@@ -175,7 +175,7 @@ class Report(Hook):
 
     def on_save(self, state: TrainState) -> None:
         self._events.flush()
-        self._context.services.upload(_FOLDER, self._events.files())
+        self._context.services.upload(TENSORBOARD, self._events.files())
 
 
 def main_loss(metrics: Mapping[str, float]) -> float:

@@ -1,0 +1,76 @@
+"""Where everything is in the store: the folders and the names of all objects of this project.
+
+Each pipeline has a folder, whose URL is the ``store`` of its jobs::
+
+    runs/RUN/TASK/            what the job of a task writes; a mapped one has one more level
+        job.json result.json lease.json events.json replicas/ logs/
+        model.json started_from.json checkpoints/ events-chief.jsonl progress.jsonl
+        evaluations/ tensorboard/                                        of a training
+        metrics.json card.json card.html                                 of an evaluation
+    datasets/FINGERPRINT/     plan.json parts/ schema.json statistics.* quarantine/ manifest.json
+    latest/NAME.json          which data set of that name is the newest
+    serving/NUMBER/           a version, with manifest.json; aliases/ says which one is served
+    predictions/FINGERPRINT/  plan.json data/ quarantine/ manifest.json
+    code/SHA256.tar.gz        the user's modules of runs
+    reuse/SHA256.json         the results of jobs, by a hash of their inputs
+    watched/                  which new files were reported
+
+A folder with ``manifest.json`` (``aerotrain.store.MANIFEST``) is complete.
+"""
+
+RUNS, DATASETS, LATEST, VERSIONS = "runs", "datasets", "latest", "serving"
+PREDICTIONS, CODE, REUSE, WATCHED = "predictions", "code", "reuse", "watched"
+
+#: Of any job: its description, what it returned, the lease of its writer, and its event log.
+JOB, RESULT, LEASE, RUN_LOG = "job.json", "result.json", "lease.json", "events.json"
+#: The folder of what each replica reports, and the log files of callbacks.
+REPLICAS, LOGS = "replicas", "logs"
+#: The record of the job whose result was taken instead.
+REUSED = "reused.json"
+
+#: Of a training: the manifest of the model, and of that from which it started; its checkpoints.
+MODEL, STARTED_FROM, CHECKPOINTS = "model.json", "started_from.json", "checkpoints"
+#: In a checkpoint, the words of the rows of embeddings.
+VOCABULARIES = "beside/vocabularies.json"
+#: The chief's event log, the curves, and the evaluator's results.
+CHIEF_LOG, CURVES, EVALUATIONS = "events-chief.jsonl", "progress.jsonl", "evaluations"
+TENSORBOARD, TENSORBOARD_VALIDATION = "tensorboard", "tensorboard/validation"
+
+#: Of an evaluation.
+METRICS, CARD, CARD_DATA = "metrics.json", "card.html", "card.json"
+
+#: Of a data set or of predictions: how it is made, and what was rejected.
+PLAN, QUARANTINE = "plan.json", "quarantine/"
+#: Of a data set: its columns, the statistics of its columns, and pages of them.
+SCHEMA, STATISTICS = "schema.json", "statistics.json"
+PICTURES, PAGE = "pictures.json", "statistics.html"
+#: Of predictions: the folder of files.
+DATA = "data"
+
+#: In the folder of versions: which one is served, its history, and which ones are being removed.
+ALIAS, PROMOTIONS, REMOVALS = "aliases/serving.json", "aliases/promotions", "aliases/removals"
+
+
+def dataset_key(fingerprint: str) -> str:
+    """The folder of a data set."""
+    return f"{DATASETS}/{fingerprint}"
+
+
+def latest_key(name: str) -> str:
+    """The object that says which data set of that name is the newest."""
+    return f"{LATEST}/{name}.json"
+
+
+def predictions_key(fingerprint: str) -> str:
+    """The folder of predictions."""
+    return f"{PREDICTIONS}/{fingerprint}"
+
+
+def code_key(sha256: str) -> str:
+    """The archive of modules with that hash."""
+    return f"{CODE}/{sha256}.tar.gz"
+
+
+def reuse_key(sha256: str) -> str:
+    """The record of the result of a job whose inputs have that hash."""
+    return f"{REUSE}/{sha256}.json"
