@@ -520,15 +520,18 @@ def by_evaluate(table: Table) -> Iterator[Cell]:
 
 def block_of(model: Any, x: Any, y: Any, weight: Any = None) -> Block:
     """What an evaluation sees of these records."""
+    count, added = len(tf.nest.flatten(x)[0]), []
+    for first in range(0, count, 8):
+        KERAS.predict(model, {name: each[first : first + 8] for name, each in x.items()})
+        added += [tf.add_n([tf.zeros([]), *model.losses])] * min(8, count - first)
     predictions = KERAS.predict(model, x)
-    count = len(tf.nest.flatten(x)[0])
     return Block(
         features={},
         groups=np.arange(count) % GROUPS,
         y=y,
         weight=weight,
         predictions={CANDIDATE: predictions},
-        added_loss=tf.fill([count], tf.add_n([tf.zeros([]), *model.losses])),
+        added_loss=tf.stack(added),
         x=x,
         masks=keras3.masks_of(predictions),
     )

@@ -25,14 +25,15 @@ class CustomStepMetricState(MetricState):
     far. Other returned values are plain numbers; their result is the mean over the steps.
     """
 
-    def __init__(self, model: keras.Model, logs: list[str]) -> None:
+    def __init__(self, model: keras.Model, logs: list[str], *, tracks_loss: bool) -> None:
         super().__init__(model)
         self._logs = logs
-        if plain := sorted({*logs} - {"loss", *(each.name for each in self.metrics)}):
+        names = {each.name for each in self.metrics}
+        if plain := sorted({*logs} - (names if tracks_loss else names - {"loss"})):
             print(
-                f"the train_step of {type(model).__name__} returns {', '.join(plain)}, no metrics "
-                "of the model: their means over the steps of an epoch are logged, and fit logs "
-                "those of the last step",
+                f"the train_step of {type(model).__name__} returns {', '.join(plain)}, of which it "
+                "keeps no metric: the mean over the steps of an epoch is logged, and fit logs the "
+                "value of the last step",
                 flush=True,
             )
         *states, bad = self.zero
@@ -88,8 +89,10 @@ class CustomStep(TrainStep):
     """
 
     def __init__(self, model: keras.Model, counter: tf.Variable, batch: Any) -> None:
-        logs = _traced(model, batch)
-        self.metrics: CustomStepMetricState = CustomStepMetricState(model, logs)
+        logs, tracks_loss = _traced(model, batch)
+        self.metrics: CustomStepMetricState = CustomStepMetricState(
+            model, logs, tracks_loss=tracks_loss
+        )
         self._losses = [name for name in logs if "loss" in name] or logs
         self.model = model
         self._counter = counter
@@ -165,8 +168,8 @@ def has_custom_step(model: keras.Model) -> bool:
     return isinstance(model, keras.Model) and own
 
 
-def _traced(model: keras.Model, batch: Any) -> list[str]:
-    """The names of the values that ``train_step`` returns.
+def _traced(model: keras.Model, batch: Any) -> tuple[list[str], bool]:
+    """The names of the values that ``train_step`` returns, and whether it tracks the loss.
 
     Raises:
         FinalError: it does not return a dict of numbers by name, or it creates variables that
@@ -180,7 +183,8 @@ def _traced(model: keras.Model, batch: Any) -> list[str]:
         if isinstance(each, keras.optimizers.Optimizer | keras.layers.Layer) and not each.built
     ]
     try:
-        returned = function.get_concrete_function(batch).structured_outputs
+        traced = function.get_concrete_function(batch)
+        returned = traced.structured_outputs
     except Exception as error:
         if strategy.num_replicas_in_sync == 1 or not unbuilt:
             raise
@@ -195,4 +199,8 @@ def _traced(model: keras.Model, batch: Any) -> list[str]:
             f"the train_step of {type(model).__name__} returns {returned!r:.80}; "
             "return a dict of numbers by name, the loss among them"
         )
-    return list(flat(returned))
+    tracker = keras3.loss_tracker(model)
+    tracked = [each.value for each in tracker.variables] if tracker else []
+    here = [part for each in tracked for part in strategy.experimental_local_results(each)]
+    used = {id(each) for each in traced.graph.variables}
+    return list(flat(returned)), any(id(each) in used for each in here)
