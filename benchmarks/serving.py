@@ -2,7 +2,7 @@
 
 A store of S3 has two versions of a small model, which are promoted and rolled back in turn. The
 server for development follows them, and so does ``aerotrain pull`` into a folder. Meanwhile one
-record at a time is asked for, by REST and by gRPC. The latencies are of the server for development,
+record at a time is asked for by REST. The latencies are of the server for development,
 and of calls of the same signature in this process. Then a network of the digits is exported in all
 formats (``formats.py``).
 """
@@ -26,9 +26,9 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import AerotrainError
 from aerotrain.data.dataset import Feature
-from aerotrain.serve_check import PROTOCOLS, latencies, wait_until_ready
+from aerotrain.serve_check import latencies, wait_until_ready
 from aerotrain.serving.alias import promote, rollback
-from aerotrain.serving.client import Client, Endpoint, GrpcClient, RestClient
+from aerotrain.serving.client import Client, Endpoint
 from aerotrain.serving.pull import POLL
 from aerotrain.serving.servable import Servable
 from aerotrain.store import Store, open_store, publish
@@ -37,7 +37,7 @@ from benchmarks.formats import formats
 from benchmarks.report import print_origin, print_report, print_table
 from devtools.s3_server import s3_server
 
-#: Requests a second by each protocol, while versions change.
+#: Requests a second by each of two clients, while versions change.
 RATE = 50
 
 _WIDTH, _BUCKET, _MODEL = 32, "benchmark", "model"
@@ -81,15 +81,15 @@ def export_two(store: Store, folder: Path) -> Callable[[np.ndarray], object]:
 def serving(folder: Path) -> Iterator[tuple[Endpoint, Path]]:
     """A server, and a puller into ``folder``, in processes of their own."""
     command = [sys.executable, "-m", "aerotrain"]
-    with reserved_ports(2) as (rest, grpc):
-        ports = ["--port", str(rest.number), "--grpc-port", str(grpc.number)]
+    with reserved_ports(1) as [rest]:
+        ports = ["--port", str(rest.number)]
         commands = [
             [*command, "serve", f"s3://{_BUCKET}", *ports],
             [*command, "pull", f"s3://{_BUCKET}/{_MODEL}/serving", str(folder)],
         ]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         processes = [subprocess.Popen(each, **quiet) for each in commands]
-        endpoint = Endpoint("127.0.0.1", rest.number, grpc.number, _MODEL)
+        endpoint = Endpoint("127.0.0.1", rest.number, _MODEL)
         try:
             wait_until_ready(endpoint, 120, lambda: None)
             yield endpoint, folder
@@ -107,8 +107,8 @@ def changes(
     asked = [0]
     ended = threading.Event()
 
-    def ask(connect: Callable[[Endpoint], Client]) -> None:
-        with closing(connect(endpoint)) as client:
+    def ask() -> None:
+        with closing(Client(endpoint)) as client:
             while not ended.wait(1 / RATE):
                 asked[0] += 1
                 try:
@@ -117,10 +117,10 @@ def changes(
                     failed.append(error)
 
     promote(store, 1, by="benchmark")
-    threads = [threading.Thread(target=ask, args=(each,)) for each in PROTOCOLS.values()]
+    threads = [threading.Thread(target=ask) for _ in range(2)]
     pauses = random.Random(0)
     times: dict[str, list[float]] = {"answer": [], "pulled": []}
-    with closing(GrpcClient(endpoint)) as client:
+    with closing(Client(endpoint)) as client:
         until(lambda: answering(client) == 1 and (pulled / "1").exists())
         for thread in threads:
             thread.start()
@@ -161,7 +161,7 @@ def changes(
 def answers(
     endpoint: Endpoint, call: Callable[[np.ndarray], object], *, seconds: float
 ) -> tuple[list[dict[str, object]], dict[str, float]]:
-    """The latencies of one record by each protocol, and in this process."""
+    """The latencies of one record by REST, and in this process."""
     call(example()["x"])
     direct = []
     for _ in range(round(RATE * seconds)):
@@ -169,14 +169,9 @@ def answers(
         call(example()["x"])
         direct.append(1000 * (time.monotonic() - began))
     rows: list[dict[str, object]] = [{"of": "one record in this process, ms", **shown(direct)}]
-    figures = {}
-    for name, client in (("rest", RestClient), ("grpc", GrpcClient)):
-        taken = latencies(
-            lambda make=client: make(endpoint), [example()], rate=RATE, seconds=seconds
-        )
-        rows.append({"of": f"one record by {name}, ms", **shown(taken)})
-        figures |= {f"{name}_p{p}_ms": float(np.percentile(taken, p)) for p in (50, 99)}
-    return rows, figures
+    taken = latencies(endpoint, [example()], rate=RATE, seconds=seconds)
+    rows.append({"of": "one record by REST, ms", **shown(taken)})
+    return rows, {f"rest_p{p}_ms": float(np.percentile(taken, p)) for p in (50, 99)}
 
 
 def shown(values: list[float]) -> dict[str, object]:

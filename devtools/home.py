@@ -42,7 +42,6 @@ class Home:
         self.tensorboard = root / "tensorboard"  # TensorBoard's event files, one folder per run
         self.s3 = root / "s3.env"  # how clients use the S3 server, as lines NAME=VALUE for a shell
         self.models = root / "models.url"  # the address of the server of models, while it runs
-        self.models_grpc = root / "models.grpc"  # the same by gRPC, as HOST:PORT
         self.passwords = root / "passwords.json"  # of Airflow's simple auth manager, by user
         self.secrets = root / "secrets.json"
         self.sessions = root / "sessions"  # the ids of the sessions of Airflow's components

@@ -20,12 +20,10 @@ _ASK_EVERY = 0.05
 class ModelServer(Restartable):
     """A process that serves what the pipelines of this home have promoted."""
 
-    def __init__(
-        self, home: Home, port: int, grpc_port: int, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, home: Home, port: int, environment: Mapping[str, str]) -> None:
         super().__init__("model-server", home.logs / "model-server.log")
         self._command = [sys.executable, "-m", "aerotrain", "serve", f"s3://{BUCKET}"]
-        self._command += ["--port", str(port), "--grpc-port", str(grpc_port)]
+        self._command += ["--port", str(port)]
         self._environment = dict(environment)
         self._port = port
         self.start()
@@ -61,22 +59,20 @@ class ModelServer(Restartable):
 
 @contextmanager
 def model_server(home: Home, s3: S3Server, say: Say) -> Iterator[ModelServer]:
-    """A server during a block; its addresses are in ``home.models`` and ``home.models_grpc``.
+    """A server during a block; its address is in ``home.models``.
 
-    The home has the same ones each time, if their ports are free. ``say`` gets a sentence first.
+    The home has the same one each time, if its port is free. ``say`` gets a sentence first.
     """
     say("starting the server of exported models, which loads the newest ones")
     marks = {MARK: str(home.root), SERVER: "models"}
-    with reserved_ports(2, f"models of {home.root}") as (rest, grpc):
+    with reserved_ports(1, f"models of {home.root}") as [rest]:
         environment = {**os.environ, **s3.environment, **marks}
-        server = ModelServer(home, rest.number, grpc.number, environment)
+        server = ModelServer(home, rest.number, environment)
         try:
             server.wait_until_up()
             home.models.write_text(f"http://{HOST}:{rest.number}/v1/models\n")
-            home.models_grpc.write_text(f"{HOST}:{grpc.number}\n")
             yield server
         finally:
-            for file in (home.models, home.models_grpc):
-                file.unlink(missing_ok=True)
+            home.models.unlink(missing_ok=True)
             server.process.kill()
             server.process.wait()

@@ -133,8 +133,7 @@ def _pull(given: Namespace) -> None:
 
 def _add_serve(parser: ArgumentParser) -> None:
     parser.add_argument("store", help="URL of the folder of pipelines, such as s3://bucket")
-    parser.add_argument("--port", type=int, default=8501, help="port of REST (8501)")
-    parser.add_argument("--grpc-port", type=int, default=8500, help="port of gRPC (8500)")
+    parser.add_argument("--port", type=int, default=8501, help="its port (8501)")
 
 
 def _serve(given: Namespace) -> None:
@@ -142,11 +141,10 @@ def _serve(given: Namespace) -> None:
     from aerotrain.serving.development.server import serve
 
     try:
-        serve(given.store, given.port, given.grpc_port)
+        serve(given.store, given.port)
     except OSError as error:
         raise FinalError(
-            f"ports {given.port} and {given.grpc_port} cannot be used: {error}; give others by "
-            "--port and --grpc-port"
+            f"port {given.port} cannot be used: {error}; give another one by --port"
         ) from error
 
 

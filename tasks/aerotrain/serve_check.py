@@ -4,9 +4,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ import numpy as np
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.contract.layout import VERSIONS
 from aerotrain.contract.serving_check import (
-    GRPC_PORT,
     REST_PORT,
     SERVED,
     SIDECAR_MODEL,
     ServeCheckArguments,
 )
 from aerotrain.replica import Replica
-from aerotrain.serving.client import Client, Endpoint, GrpcClient, RestClient
+from aerotrain.serving.client import Client, Endpoint
 from aerotrain.serving.requests import Exchange, read_requests
 from aerotrain.serving.verify import close
 from aerotrain.serving.versions import model_name
@@ -37,15 +35,12 @@ _CLIENTS = 8
 #: Seconds between two looks whether the server is up.
 _ASK_EVERY = 0.2
 
-PROTOCOLS: Mapping[str, Callable[[Endpoint], Client]] = {"rest": RestClient, "grpc": GrpcClient}
-
 
 def run(replica: Replica) -> dict[str, float]:
     """Start the server, or wait for the one in this replica's pod, and check its answers.
 
     Returns:
-        The 50th and 99th percentiles of the latencies in milliseconds by protocol, and the number
-        of requests.
+        The 50th and 99th percentiles of the latencies in milliseconds, and the number of requests.
 
     Raises:
         FinalError: the server does not load the version, refuses a request, answers otherwise than
@@ -57,30 +52,24 @@ def run(replica: Replica) -> dict[str, float]:
     name = SIDECAR_MODEL if replica.has_server else model_name(pipeline)
     folder = replica.scratch / SERVED / name
     exchanges, tolerance = _fetch(url, version, folder)
-    with _server(replica, arguments, pipeline, folder) as (ports, check):
-        endpoint = Endpoint(_HOST, *ports, name, int(version))
+    with _server(replica, arguments, pipeline, folder) as (port, check):
+        endpoint = Endpoint(_HOST, port, name, int(version))
         wait_until_ready(endpoint, arguments.start, check)
-        figures: dict[str, float] = {}
-        for protocol, client in PROTOCOLS.items():
-            with closing(client(endpoint)) as asking:
-                for number, exchange in enumerate(exchanges):
-                    _compare(asking, exchange, tolerance, f"request {number} by {protocol}")
-            milliseconds = latencies(
-                partial(client, endpoint),
-                [each.inputs for each in exchanges[1:]],
-                rate=arguments.rate,
-                seconds=arguments.seconds,
-            )
-            for percent in (50, 99):
-                figures[f"{protocol}_p{percent}_ms"] = float(np.percentile(milliseconds, percent))
-            figures["requests"] = figures.get("requests", 0) + len(milliseconds)
+        with closing(Client(endpoint)) as client:
+            for number, exchange in enumerate(exchanges):
+                _compare(client, exchange, tolerance, f"request {number}")
+        milliseconds = latencies(
+            endpoint,
+            [each.inputs for each in exchanges[1:]],
+            rate=arguments.rate,
+            seconds=arguments.seconds,
+        )
+    figures = {f"p{each}_ms": float(np.percentile(milliseconds, each)) for each in (50, 99)}
+    figures["requests"] = len(milliseconds)
     shown = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
     print(f"the server answers as the trained model: {shown}", flush=True)
-    slow = [p for p in PROTOCOLS if arguments.p99 and figures[f"{p}_p99_ms"] > arguments.p99]
-    if slow:
-        raise FinalError(
-            f"the 99th percentile of {' and '.join(slow)} is above {arguments.p99:g} ms: {shown}"
-        )
+    if arguments.p99 and figures["p99_ms"] > arguments.p99:
+        raise FinalError(f"the 99th percentile is above {arguments.p99:g} ms: {shown}")
     return figures
 
 
@@ -104,15 +93,14 @@ def _fetch(url: str, version: str, folder: Path) -> tuple[list[Exchange], float]
 @contextmanager
 def _server(
     replica: Replica, arguments: ServeCheckArguments, pipeline: str, folder: Path
-) -> Iterator[tuple[tuple[int, int], Callable[[], None]]]:
-    """Its ports of REST and gRPC, and a function that raises an error once it has ended."""
+) -> Iterator[tuple[int, Callable[[], None]]]:
+    """Its port of REST, and a function that raises an error once it has ended."""
     if replica.has_server:
-        yield (REST_PORT, GRPC_PORT), lambda: None
+        yield REST_PORT, lambda: None
         return
     log = replica.scratch / "server.log"
     with reserved_ports(2) as (rest, grpc), log.open("wb") as output:
-        ports = (rest.number, grpc.number)
-        values = dict(zip(("rest_port", "grpc_port"), map(str, ports), strict=True))
+        values = {"rest_port": str(rest.number), "grpc_port": str(grpc.number)}
         command = [
             word.format(name=folder.name, folder=folder, **values)
             for word in arguments.command or _development(pipeline)
@@ -130,7 +118,7 @@ def _server(
                 raise FinalError(f"the server ended with {server.returncode}:\n{said}")
 
         try:
-            yield ports, check
+            yield rest.number, check
         finally:
             server.kill()
             server.wait()
@@ -139,7 +127,7 @@ def _server(
 def _development(pipeline: str) -> Sequence[str]:
     store = pipeline.rpartition("/")[0]
     command = [sys.executable, "-P", "-m", "aerotrain", "serve", store]
-    return [*command, "--port", "{rest_port}", "--grpc-port", "{grpc_port}"]
+    return [*command, "--port", "{rest_port}"]
 
 
 def wait_until_ready(endpoint: Endpoint, seconds: float, check: Callable[[], None]) -> None:
@@ -149,7 +137,7 @@ def wait_until_ready(endpoint: Endpoint, seconds: float, check: Callable[[], Non
         FinalError: it has ended, or has not within that time.
     """
     end = time.monotonic() + seconds
-    with closing(RestClient(endpoint)) as client:
+    with closing(Client(endpoint)) as client:
         while not client.is_ready():
             check()
             if time.monotonic() > end:
@@ -179,7 +167,7 @@ def _shown(value: Any) -> str:
 
 
 def latencies(
-    connect: Callable[[], Client], requests: Sequence[Any], *, rate: float, seconds: float
+    endpoint: Endpoint, requests: Sequence[Any], *, rate: float, seconds: float
 ) -> list[float]:
     """The milliseconds until each answer, where ``rate`` requests a second are sent.
 
@@ -196,7 +184,7 @@ def latencies(
     failed: list[AerotrainError] = []
 
     def ask() -> None:
-        with closing(connect()) as client:
+        with closing(Client(endpoint)) as client:
             while not failed:
                 with lock:
                     number = next(numbers, None)

@@ -1,4 +1,4 @@
-"""A double of TensorFlow Serving's program: its command line, folder of versions, and protocols.
+"""A double of TensorFlow Serving's program: its command line, folder of versions, and REST API.
 
 The program itself cannot be installed on a machine without its image. This one is our server for
 development, with the versions in ``--model_base_path`` instead of those in a store.
@@ -11,7 +11,6 @@ import time
 from argparse import ArgumentParser
 from pathlib import Path
 
-from aerotrain.serving.development.grpc_server import grpc_server
 from aerotrain.serving.development.models import Loaded, Models, NotFoundError, load
 from aerotrain.serving.development.server import DevelopmentServer
 
@@ -51,10 +50,7 @@ def main() -> None:
     models = FolderModels(
         given.model_name, given.model_base_path, given.file_system_poll_wait_seconds
     )
-    with (
-        DevelopmentServer(models, given.rest_api_port, given.host) as server,
-        grpc_server(models, given.port),
-    ):
+    with DevelopmentServer(models, given.rest_api_port, given.host) as server:
         server.serve_forever()
 
 

@@ -166,9 +166,9 @@ def serve_check(
         version = export(model, data)
         serve_check(version, image="tensorflow/serving:2.19.1", p99=50) >> promote(version)
 
-    Real records are sent by REST and gRPC; the answers must be the predictions of the trained
-    model. Then ``rate`` requests a second are sent for ``seconds`` seconds by each, and their 99th
-    percentile may be ``p99`` milliseconds.
+    Real records are sent by REST; the answers must be the predictions of the trained model. Then
+    ``rate`` requests a second are sent for ``seconds`` seconds, and their 99th percentile may be
+    ``p99`` milliseconds.
 
     On Kubernetes, the server is a sidecar container of ``image`` with TensorFlow Serving's command
     line, which needs Kubernetes 1.29 or later. Elsewhere, or without an image,

@@ -26,8 +26,8 @@ class ServeCheckArguments(Arguments):
     development.
 
     The requests that the export carries must be answered with the predictions of the training. Then
-    one record at a time is asked for, ``rate`` times a second for ``seconds`` seconds, by REST and
-    by gRPC. ``p99`` is the longest accepted 99th percentile of both latencies, in milliseconds.
+    one record at a time is asked for, ``rate`` times a second for ``seconds`` seconds, by REST.
+    ``p99`` is the longest accepted 99th percentile of the latencies, in milliseconds.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.

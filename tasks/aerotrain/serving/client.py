@@ -1,24 +1,16 @@
-"""Clients of a server that speaks TensorFlow Serving's protocols: REST and gRPC."""
+"""A client of a server with TensorFlow Serving's REST API."""
 
 import base64
 import http.client
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import grpc
 import numpy as np
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.serving.protocol import (
-    METHOD,
-    Arrays,
-    PredictRequest,
-    PredictResponse,
-    arrays_of,
-    request_of,
-)
+from aerotrain.serving.protocol import Arrays
 from aerotrain.serving.rest import instances_of, json_of
 
 #: Seconds until a request has failed.
@@ -27,14 +19,13 @@ _TIMEOUT = 30.0
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A version of a model at a server: its host, and the ports of REST and gRPC.
+    """A version of a model at a server.
 
     If ``version`` is None, it is the one that is served.
     """
 
     host: str
-    rest_port: int
-    grpc_port: int
+    port: int
     model: str
     version: int | None = None
 
@@ -44,27 +35,13 @@ class Endpoint:
         return path if self.version is None else f"{path}/versions/{self.version}"
 
 
-class Client(Protocol):
-    """Asks for predictions; for one thread at a time."""
-
-    def predict(self, inputs: Arrays) -> Mapping[str, Any]:
-        """The outputs by name; a single one may have the empty name.
-
-        Raises:
-            FinalError: the server refuses the request.
-            TemporaryError: it does not answer.
-        """
-
-    def close(self) -> None: ...
-
-
-class RestClient:
-    """A ``Client`` by REST: rows as JSON."""
+class Client:
+    """Asks for predictions, with rows as JSON; for one thread at a time."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._connection = http.client.HTTPConnection(
-            endpoint.host, endpoint.rest_port, timeout=_TIMEOUT
+            endpoint.host, endpoint.port, timeout=_TIMEOUT
         )
 
     def is_ready(self) -> bool:
@@ -83,6 +60,12 @@ class RestClient:
         return bool(state["state"] == "AVAILABLE")
 
     def predict(self, inputs: Arrays) -> Mapping[str, Any]:
+        """The outputs by name; a single one may have the empty name.
+
+        Raises:
+            FinalError: the server refuses the request.
+            TemporaryError: it does not answer.
+        """
         body = json_of({"instances": instances_of(inputs)})
         rows = self._ask("POST", f"{self._endpoint.path}:predict", body)["predictions"]
         if not isinstance(rows[0], dict) or set(rows[0]) == {"b64"}:
@@ -105,29 +88,6 @@ class RestClient:
                 f"{method} {path}: {response.status} {content.decode(errors='replace').strip()}"
             )
         return json.loads(content)
-
-
-class GrpcClient:
-    """A ``Client`` by gRPC: the method Predict."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._channel = grpc.insecure_channel(f"{endpoint.host}:{endpoint.grpc_port}")
-        self._predict = self._channel.unary_unary(
-            METHOD, PredictRequest.SerializeToString, PredictResponse.FromString
-        )
-
-    def predict(self, inputs: Arrays) -> Mapping[str, Any]:
-        request = request_of(self._endpoint.model, self._endpoint.version, inputs)
-        try:
-            return arrays_of(self._predict(request, timeout=_TIMEOUT).outputs)
-        except grpc.RpcError as error:
-            kinds = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-            kind = TemporaryError if error.code() in kinds else FinalError
-            raise kind(f"Predict: {error.code().name} {error.details()}") from error
-
-    def close(self) -> None:
-        self._channel.close()
 
 
 def _decoded(values: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The messages of TensorFlow Serving's gRPC API that are used here, and the name of its method.
+"""The messages of TensorFlow Serving by which a version carries requests.
 
 The package ``tensorflow-serving-api`` has all of them, but it requires the package ``tensorflow``,
 which would be installed over ``tensorflow-cpu``. Tensors are bytes here, which is the same on the
@@ -13,9 +13,6 @@ from typing import Any
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-#: The method of gRPC that answers a PredictRequest by a PredictResponse.
-METHOD = "/tensorflow.serving.PredictionService/Predict"
 
 #: The signature of an exported model that takes its features.
 SIGNATURE = "serving_default"

@@ -11,7 +11,6 @@ from typing import Any
 
 from aerotrain.contract.errors import AerotrainError
 from aerotrain.data.dataset import Feature
-from aerotrain.serving.development.grpc_server import grpc_server
 from aerotrain.serving.development.models import (
     Loaded,
     Models,
@@ -156,21 +155,20 @@ def _info(spec: Any) -> dict[str, Any]:
     }
 
 
-def serve(store: str, port: int, grpc_port: int) -> None:
-    """Serve the models of all pipelines below ``store`` at two ports of loopback, for ever.
+def serve(store: str, port: int) -> None:
+    """Serve the models of all pipelines below ``store`` at a port of loopback, for ever.
 
     It listens when the newest models are loaded.
 
     Raises:
-        OSError: a port cannot be used.
+        OSError: the port cannot be used.
     """
     with tempfile.TemporaryDirectory(prefix="aerotrain-serving-") as folder:
         models = Models(store, Path(folder))
         models.warm_up()
-        with DevelopmentServer(models, port) as server, grpc_server(models, grpc_port) as bound:
+        with DevelopmentServer(models, port) as server:
             print(
-                f"serving {store} for development at 127.0.0.1: REST at port "
-                f"{server.server_port}, gRPC at port {bound}",
+                f"serving {store} for development at 127.0.0.1, port {server.server_port}",
                 flush=True,
             )
             threading.Thread(target=import_tensorflow, daemon=True).start()
