@@ -116,7 +116,8 @@ class Secrets:
     def of(cls, home: Home) -> "Secrets":
         """The secrets of this home, created by the first call and unchanged afterwards."""
         path = home.secrets
-        kept = json.loads(path.read_text()) if path.exists() else {}
+        if path.exists():
+            return cls(**json.loads(path.read_text()))
         made = cls(
             password=secrets.token_urlsafe(12),
             jwt_secret=secrets.token_hex(64),
@@ -125,11 +126,9 @@ class Secrets:
             secret_key=secrets.token_hex(32),
             database_password=secrets.token_hex(32),
         )
-        ours = cls(**(asdict(made) | kept))  # a home of an earlier version has fewer
-        if asdict(ours) != kept:
-            write_private(path, json.dumps(asdict(ours)))
-        write_private(home.passwords, json.dumps({USER: ours.password}))
-        return ours
+        write_private(path, json.dumps(asdict(made)))
+        write_private(home.passwords, json.dumps({USER: made.password}))
+        return made
 
 
 def _name_of(user: int) -> str:

@@ -116,7 +116,6 @@ class Postgres(Restartable):
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(mode=0o700, exist_ok=True)
         self.is_new = not self._data.exists()
-        self.has_predecessor = any(path.name.isdigit() for path in folder.iterdir())
         self._log.unlink(missing_ok=True)
 
     @property

@@ -235,7 +235,6 @@ def _start_with(
         components=components,
         since=since,
         heartbeats=Heartbeats(api.unhealthy),
-        notes=_notes(home, database),
     )
     say("waiting until Airflow's API server answers: 10 s, longer on a busy machine")
     stack.wait_for_api()
@@ -254,15 +253,6 @@ def _start_servers(database: Postgres | None, home: Home, exits: ExitStack) -> O
             starting.result()
     write_private(home.s3, "".join(f"{name}={value}\n" for name, value in s3.environment.items()))
     return s3
-
-
-def _notes(home: Home, database: Postgres | None) -> list[str]:
-    if database and database.is_new and (home.sqlite.exists() or database.has_predecessor):
-        return [
-            "The runs of an earlier version are in another database, and are not shown any more; "
-            "their data and models are kept."
-        ]
-    return []
 
 
 def marked(root: Path, chosen: Callable[[dict[str, str]], bool] = bool) -> list[psutil.Process]:

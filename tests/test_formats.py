@@ -1,7 +1,6 @@
 """What another version of aerotrain has written: refused with a sentence, never misread."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +55,7 @@ def test_a_plan_of_another_version_is_refused(tmp_path: Path, other: int) -> Non
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("other", [-2, 1])
+@pytest.mark.parametrize("other", [-1, 1])
 def test_a_trained_model_of_another_version_is_refused(tmp_path: Path, other: int) -> None:
     from aerotrain.training.model_manifest import ModelManifest
 
@@ -65,10 +64,6 @@ def test_a_trained_model_of_another_version_is_refused(tmp_path: Path, other: in
     store = open_store(tmp_path.as_uri())
     store.put("model.json", trained.to_json().encode())
     assert ModelManifest.load(f"{store.url}/model.json") == trained
-    earlier = json.loads(of_version(trained.to_json(), 2))
-    del earlier["recipe"]
-    store.put("model.json", json.dumps(earlier).encode())
-    assert ModelManifest.load(f"{store.url}/model.json") == replace(trained, version=2)
     store.put("model.json", of_version(trained.to_json(), trained.version + other).encode())
     with pytest.raises(FinalError, match=r"is written in version .*; use the aerotrain that"):
         ModelManifest.load(f"{store.url}/model.json")

@@ -133,12 +133,6 @@ def test_a_replica_group_is_deleted_although_airflow_cancels_its_end(
     double.wait_for(lambda: not double.all("pods", namespace))
 
 
-def test_a_trigger_that_an_earlier_version_has_stored_can_be_loaded() -> None:
-    stored = {"address": "kubernetes://job", "conn_id": "here", "holder": "try-1", "until": None}
-    _, arguments = JobTrigger(**stored).serialize()
-    assert arguments["handle"] == "kubernetes://job"
-
-
 def test_a_dry_run_shows_everything_and_makes_nothing(
     pipelines: DagBag,
     namespace: str,

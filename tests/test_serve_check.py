@@ -18,7 +18,7 @@ from aerotrain.serving.development.server import DevelopmentServer
 from aerotrain.serving.protocol import PredictionLog, PredictRequest, arrays_of, request_of
 from aerotrain.serving.requests import read_requests, write_requests
 from aerotrain.serving.rest import inputs_of, instances_of
-from aerotrain.serving.versions import BODY, WARMUP
+from aerotrain.serving.versions import BODY
 from aerotrain.store import fetch, open_store, publish
 
 pytestmark = pytest.mark.process
@@ -102,15 +102,6 @@ def test_a_server_that_is_too_slow_or_ends_fails_the_check(digits, version):
 def test_what_cannot_be_checked_is_refused(arguments, message):
     with pytest.raises(SpecError, match=message):
         ServeCheckArguments(**{"version": "s3://b/flats/serving/7", **arguments})
-
-
-def test_a_version_of_an_earlier_aerotrain_has_no_requests(digits, version, saved, tmp_path):
-    store = open_store(version.rpartition("/")[0])
-    fetch(store, saved.name, tmp_path)
-    (tmp_path / WARMUP).unlink()
-    publish(store, tmp_path, "98", {})
-    with pytest.raises(FinalError, match=r"version 98 of .* carries no requests.*export it again"):
-        check(digits, "earlier", f"{store.url}/98")
 
 
 def test_the_body_that_an_export_carries_is_answered_by_the_server_for_development(

@@ -81,11 +81,6 @@ def _fetch(url: str, version: str, folder: Path) -> tuple[list[Exchange], float]
     except (MissingError, CorruptError) as error:
         raise FinalError(f"version {version} of {url} cannot be loaded: {error}") from error
     exchanges = list(read_requests(partial))
-    if not exchanges:
-        raise FinalError(
-            f"version {version} of {url} carries no requests, as one of an earlier aerotrain; "
-            "export it again"
-        )
     partial.rename(folder / version)
     return exchanges, float(about["tolerance"])
 

@@ -36,21 +36,14 @@ class JobTrigger(BaseTrigger):
 
     Airflow may run it in two triggerers at once or restart it at any time, so it has no state.
     ``holder`` is the task try that holds the group; ``until`` is a time of ``time.time()`` at which
-    the task's own timeout ends, which Airflow does not watch while a task is deferred. ``address``
-    is the handle in triggers that an earlier version has stored.
+    the task's own timeout ends, which Airflow does not watch while a task is deferred.
     """
 
     def __init__(
-        self,
-        *,
-        conn_id: str,
-        holder: str,
-        until: float | None = None,
-        handle: str = "",
-        address: str = "",
+        self, *, handle: str, conn_id: str, holder: str, until: float | None = None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.handle = handle or address
+        self.handle = handle
         self.conn_id = conn_id
         self.holder = holder
         self.until = until

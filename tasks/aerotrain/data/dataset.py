@@ -154,7 +154,7 @@ class Dataset:
                 fingerprint=data["fingerprint"],
                 source=data["source"],
                 schema=schema_from_dict(data["schema"]),
-                label=data.get("label", "label"),  # earlier versions had no other
+                label=data["label"],
                 splits={name: Split.from_dict(each) for name, each in data["splits"].items()},
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:

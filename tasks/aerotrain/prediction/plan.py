@@ -180,7 +180,7 @@ def _read_model(url: str) -> tuple[Signature, dict[str, Classes], str]:
         ) from error
     try:
         classes = classes_in(store.get(CLASSES))
-    except MissingError:  # it predicts numbers, or is one of an earlier version
+    except MissingError:  # it predicts numbers
         classes = {}
     signature = Signature.parse(f"the model {url}", content)
     return signature, classes, hashlib.sha256(manifest).hexdigest()

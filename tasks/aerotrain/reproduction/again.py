@@ -55,8 +55,7 @@ def job_of(origin: Origin) -> Job:
     trained, arguments = origin.trained, origin.arguments
     TrainArguments.of(arguments)
     replicas = [
-        {"role": each["role"], "count": each["count"]}
-        for each in trained.recipe.get("replicas", [{"role": "chief", "count": 1}])
+        {"role": each["role"], "count": each["count"]} for each in trained.recipe["replicas"]
     ]
     return Job.from_dict(
         {

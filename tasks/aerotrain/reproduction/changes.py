@@ -72,7 +72,7 @@ def _plan(rules: PlanArguments, code: str | None) -> Plan:
 
 
 def _of_code(trained: ModelManifest) -> Iterator[str]:
-    was = trained.recipe.get("modules")
+    was = trained.recipe["modules"]
     if trained.code is None:
         return
     if "://" in trained.code:
@@ -105,11 +105,6 @@ def _of_environment(trained: ModelManifest) -> Iterator[str]:
 
 
 def _of_options(origin: Origin) -> Iterator[str]:
-    if not origin.trained.recipe:
-        yield (
-            "an earlier version of aerotrain trained it, which recorded no options beyond hparams: "
-            "others are taken to be the defaults"
-        )
     deterministic = bool(origin.arguments.get("deterministic"))
     yield from why_different(origin.trained.strategy, deterministic=deterministic)
 

@@ -56,18 +56,9 @@ class Origin:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of the training, with the starting point as it was resolved.
-
-        Of a model of an earlier version of aerotrain, only some are known.
-        """
+        """The arguments of the training, with the starting point as it was resolved."""
         trained = self.trained
-        known = dict(trained.recipe.get("arguments", {})) or {
-            "model": trained.module,
-            "data": trained.data,
-            "dtype_policy": trained.dtype_policy,
-            **{name: trained.hparams[name] for name in _OPTIONS},
-            "hparams": {k: each for k, each in trained.hparams.items() if k not in _OPTIONS},
-        }
+        known = dict(trained.recipe["arguments"])
         if trained.started_from:
             known["start_from"] = trained.started_from["model"]
         return known
@@ -83,16 +74,14 @@ class Origin:
                 "step": trained.step,
                 "checkpoint": trained.checkpoint,
                 "strategy": trained.strategy,
-                "replicas": {
-                    each["role"]: each["count"] for each in trained.recipe.get("replicas", [])
-                },
+                "replicas": {each["role"]: each["count"] for each in trained.recipe["replicas"]},
                 "options": self.arguments,
                 "hparams": dict(trained.hparams),
                 "started_from": trained.started_from and dict(trained.started_from),
             },
             "code": {
                 "address": trained.code,
-                "modules": trained.recipe.get("modules"),
+                "modules": trained.recipe["modules"],
             },
             "environment": dict(trained.environment),
             "data": {"url": trained.data} if plan is None else _data(trained.data, plan),

@@ -54,9 +54,7 @@ def write_requests(saved: Path, model: str, inputs: Arrays, outputs: Arrays) -> 
 
 
 def read_requests(saved: Path) -> Iterator[Exchange]:
-    """What ``write_requests`` wrote into a SavedModel; nothing for one of an earlier version."""
-    if not (saved / WARMUP).exists():
-        return
+    """What ``write_requests`` wrote into a SavedModel."""
     for content in tf.data.TFRecordDataset(str(saved / WARMUP)).as_numpy_iterator():
         log = PredictionLog.FromString(content).predict_log
         yield Exchange(arrays_of(log.request.inputs), arrays_of(log.response.outputs))

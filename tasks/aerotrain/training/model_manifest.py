@@ -20,8 +20,7 @@ from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.user_code import changed_code
 
-#: The version that is written, and those that are read. Version 2 has no recipe.
-VERSION, _READABLE = 3, (2, 3)
+VERSION = 3
 
 
 def packages() -> dict[str, str]:
@@ -56,7 +55,7 @@ class ModelManifest:
     training. ``environment`` says for people in which versions it ran: of Python, its packages, the
     image and the DAG bundle. ``started_from`` has the model of ``start_from``, and which
     variables it gave values. ``recipe`` is what of its job decided the result, as ``Job.recipe``
-    has it, and by ``modules`` a hash of each file of the user's code; version 2 had none.
+    has it, and by ``modules`` a hash of each file of the user's code.
     """
 
     module: str
@@ -86,7 +85,7 @@ class ModelManifest:
         """
         folder, _, key = url.rpartition("/") if url.endswith(".json") else (url, "", MODEL)
         values = json.loads(open_store(folder).get(key))
-        if values.get("version") not in _READABLE:
+        if values.get("version") != VERSION:
             raise FinalError(
                 f"{url} is written in version {values.get('version')}, this is version "
                 f"{VERSION}; use the aerotrain that trained the model, or train it again"

@@ -7,7 +7,7 @@ partition are written, with ``parts/00003.statistics.json``, ``parts/00003.shuff
 ``parts/<fingerprint of a partition>.json`` says where that partition was written, and
 ``latest/<name>.json`` which data set was finalized last.
 
-The documents keep the names "part" and "piece", for partition and fragment, of earlier versions.
+In the documents, a partition is a "part" and a fragment a "piece".
 """
 
 import json
@@ -42,10 +42,7 @@ def partition_statistics_key(partition: int) -> str:
 
 
 def partition_keys_key(partition: int) -> str:
-    """The key of the partition's sorted key hashes, 8 bytes each, if its records have keys.
-
-    Those of earlier versions, ``.keys``, are sorted by other hashes.
-    """
+    """The key of the partition's sorted key hashes, 8 bytes each, if its records have keys."""
     return f"parts/{partition:05d}.shuffle-keys"
 
 

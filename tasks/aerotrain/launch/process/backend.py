@@ -181,8 +181,6 @@ class ProcessBackend:
     def end(self, path: Path) -> None:
         """End every process of the group, then remove its folder."""
         folder = JobFolder(path)
-        if not folder.is_of_this_version():
-            folder.check_no_replica_runs()
         folder.mark_ending()
         self._supervisor(path).end()
 

@@ -15,8 +15,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event, read
 from aerotrain.contract.job import Job
@@ -79,19 +77,6 @@ class JobFolder:
 
     def is_of_this_version(self) -> bool:
         return self._read("layout") == LAYOUT
-
-    def check_no_replica_runs(self) -> None:
-        """Check that no replica runs in a folder of another version, which this one cannot read.
-
-        Raises:
-            TemporaryError: one does.
-        """
-        alive = [pid for path in self.path.glob("*/pid") for pid in _live(path)]
-        if alive:
-            raise TemporaryError(
-                f"{self.path} holds replicas of another version of aerotrain, which run still; "
-                f"end them (kill {' '.join(map(str, alive))}), and try again"
-            )
 
     def addresses(self) -> dict[ReplicaName, str]:
         by_name = json.loads((self.path / "addresses.json").read_text())
@@ -218,14 +203,6 @@ def _is_still(folder: Path, handle: int) -> bool:
         return os.path.samestat(folder.stat(), os.fstat(handle))
     except FileNotFoundError:
         return False
-
-
-def _live(path: Path) -> Iterator[int]:
-    """The process that an earlier version recorded with its start time, if it is alive."""
-    pid, _, birth = path.read_text().partition(" ")
-    with suppress(ValueError, psutil.NoSuchProcess):
-        if psutil.Process(int(pid)).create_time() == float(birth):
-            yield int(pid)
 
 
 @contextmanager

@@ -76,7 +76,6 @@ def check_same_config(url: str, was: Mapping[str, Any], now: Mapping[str, Any]) 
         FinalError: some arguments have changed; the message names each.
     """
     changes = _changes(was, now)
-    # An argument that an earlier version had under another name.
     changes += [f"{key} was {was[key]!r} and is not given" for key in was if key not in now]
     if changes:
         raise FinalError(
@@ -107,8 +106,6 @@ def check_same_model(
     Raises:
         FinalError: a variable or the optimizer differs; the message names the first difference.
     """
-    if "model" not in about:
-        return  # of an earlier version without a description; TensorFlow compares what it reads
     was, now = about["model"], model_config(model)
     change = _first_change(was["variables"], now["variables"])
     if change is None and was["optimizer"] != now["optimizer"]:

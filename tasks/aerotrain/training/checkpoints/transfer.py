@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import keras
 
-from aerotrain.contract.errors import FinalError, counted
+from aerotrain.contract.errors import counted
 from aerotrain.contract.layout import VOCABULARIES
 from aerotrain.store import MANIFEST, Manifest, Store
 from aerotrain.training.checkpoints.metadata import model_config
@@ -42,18 +42,11 @@ class Variables:
 
         Raises:
             MissingError: there is no checkpoint.
-            FinalError: an earlier version of aerotrain has written it.
         """
         manifest = Manifest.from_json(store.get(MANIFEST))
-        config = manifest.about.get("model", {})
-        if "places" not in config:
-            raise FinalError(
-                f"the checkpoint {store.url} is of an earlier version of aerotrain, which did not "
-                "write down the places of its variables; leave start_from out once"
-            )
         has_words = VOCABULARIES in manifest.files
         words = Vocabularies.from_json(store.get(VOCABULARIES)) if has_words else Vocabularies()
-        return cls._of(config, words)
+        return cls._of(manifest.about["model"], words)
 
     @classmethod
     def _of(cls, config: Mapping[str, Any], vocabularies: Vocabularies) -> Self:

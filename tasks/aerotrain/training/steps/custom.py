@@ -202,5 +202,5 @@ def _traced(model: keras.Model, batch: Any) -> tuple[list[str], bool]:
     tracker = keras3.loss_tracker(model)
     tracked = [each.value for each in tracker.variables] if tracker else []
     here = [part for each in tracked for part in strategy.experimental_local_results(each)]
-    used = {id(each) for each in traced.graph.variables}
-    return list(flat(returned)), any(id(each) in used for each in here)
+    used = {id(each.handle) for each in traced.graph.variables}
+    return list(flat(returned)), any(id(each.handle) in used for each in here)
