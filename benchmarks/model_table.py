@@ -112,7 +112,7 @@ def _run_here(devices: int, jobs: Iterable[Job]) -> None:
     import keras
     import tensorflow as tf
 
-    from aerotrain.replica import Replica, live
+    from aerotrain.replica import Replica, run_replica
 
     [cpu] = tf.config.list_physical_devices("CPU")
     each = [tf.config.LogicalDeviceConfiguration()] * devices
@@ -124,7 +124,7 @@ def _run_here(devices: int, jobs: Iterable[Job]) -> None:
         scratch = Path.cwd() / job.run
         scratch.mkdir()
         print(f"job {job.run}", flush=True)
-        live(Replica(job=job, name=CHIEF, attempt="1", scratch=scratch))
+        run_replica(Replica(job=job, name=CHIEF, attempt="1", scratch=scratch))
 
 
 class Table:

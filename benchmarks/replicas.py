@@ -249,7 +249,9 @@ def become(
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
-        training.settle(os.environ)  # importing the package does this, but it is already imported
+        training.set_environment(
+            os.environ
+        )  # importing the package does this, but it is already imported
         replica.begin()
         warnings.filterwarnings("ignore", module="runpy")  # the module is imported already
         if devices > 1:

@@ -152,7 +152,7 @@ def _run(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    training.settle(os.environ)  # as the import does
+    training.set_environment(os.environ)  # as the import does
     replica.begin()
     np.random.seed()
     if words[0] == "-m":

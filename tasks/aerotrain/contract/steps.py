@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.formats import Format, formats_of
-from aerotrain.contract.gate import SERVING, Choice, Kind, Rule, check_gate
+from aerotrain.contract.gate import SERVING, Choice, Rule, RuleKind, check_gate
 from aerotrain.contract.job import Deadlines, Job, Restarts
 from aerotrain.contract.options import Arguments, check_types, is_number
 from aerotrain.contract.predicting import (
@@ -161,7 +161,7 @@ class EvaluateArguments(Arguments):
     def rules(self) -> list[Rule]:
         """The rules, those of ``thresholds`` among them."""
         bounds = [
-            Rule(kind=Kind.AT_LEAST, metric=metric, bound=least)
+            Rule(kind=RuleKind.AT_LEAST, metric=metric, bound=least)
             for metric, least in self.thresholds.items()
         ]
         return [*bounds, *(Rule.from_dict(each) for each in self.gate)]
@@ -169,7 +169,7 @@ class EvaluateArguments(Arguments):
     @property
     def compares(self) -> bool:
         """Whether a rule needs a baseline."""
-        return any(rule.kind == Kind.NO_WORSE for rule in self.rules)
+        return any(rule.kind == RuleKind.NO_WORSE for rule in self.rules)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 
 from aerotrain.contract.layout import MODEL, PROMOTIONS, REMOVALS, RESULT, VERSIONS
-from aerotrain.retention.contents import Item, Kind
-from aerotrain.retention.plan import Plan
+from aerotrain.retention.contents import Item, ItemKind
+from aerotrain.retention.plan import RemovalPlan
 from aerotrain.serving.alias import alias_of
 from aerotrain.store import MANIFEST, MissingError, Store, StoredObject
 from aerotrain.store.requests import each_of
@@ -18,7 +18,7 @@ from aerotrain.store.requests import each_of
 _LEADING, _PARTITIONS = (MODEL, RESULT), "parts"
 
 
-def remove(store: Store, plan: Plan, say: Callable[[str], None] = print) -> dict[str, int]:
+def remove(store: Store, plan: RemovalPlan, say: Callable[[str], None] = print) -> dict[str, int]:
     """Remove what goes from the store of all pipelines; one that was used meanwhile is left.
 
     Returns:
@@ -38,7 +38,7 @@ def remove(store: Store, plan: Plan, say: Callable[[str], None] = print) -> dict
     return done
 
 
-def _remove(store: Store, item: Item, plan: Plan) -> bool:
+def _remove(store: Store, item: Item, plan: RemovalPlan) -> bool:
     if item.upload is not None:
         store.abort(item.upload)
         return True
@@ -46,7 +46,7 @@ def _remove(store: Store, item: Item, plan: Plan) -> bool:
     if any(each.modified > plan.written_since for each in objects):
         return False
     keys = [each.key for each in objects]
-    if item.kind is not Kind.VERSION:
+    if item.kind is not ItemKind.VERSION:
         _delete(store, keys)
         return True
     versions = store.child(f"{item.pipeline}/{VERSIONS}")
@@ -62,7 +62,7 @@ def _remove(store: Store, item: Item, plan: Plan) -> bool:
 
 
 def _objects(store: Store, item: Item) -> list[StoredObject]:
-    if item.kind not in (Kind.CODE, Kind.REUSE):
+    if item.kind not in (ItemKind.CODE, ItemKind.REUSE):
         return list(store.list(item.key))
     try:
         return [store.stat(item.key)]
@@ -70,7 +70,7 @@ def _objects(store: Store, item: Item) -> list[StoredObject]:
         return []
 
 
-def _is_promoted(versions: Store, number: int, plan: Plan) -> bool:
+def _is_promoted(versions: Store, number: int, plan: RemovalPlan) -> bool:
     """Whether the version is served, or could be by a rollback, or is just promoted."""
     alias = alias_of(versions)
     if alias is not None and number in (

@@ -33,7 +33,7 @@ Pieces = Sequence[tuple[tf.Tensor, slice]]
 
 
 @dataclass(frozen=True)
-class Sample:
+class BatchSample:
     """A batch, and the model's outputs for it with their masks, as ``keras3.masks_of`` has them."""
 
     x: Any
@@ -43,7 +43,7 @@ class Sample:
     masks: Mapping[int, tf.Tensor]
 
     @classmethod
-    def of(cls, model: Any, batch: Any) -> "Sample":
+    def of(cls, model: Any, batch: Any) -> "BatchSample":
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
         with _changing_nothing(model):
             y_pred = KERAS.predict(model, x)
@@ -75,7 +75,7 @@ def check_sharing(strategy: str, step: TrainStep, batch: Any, *, adds: bool, cut
         if has_custom_step(model):
             found = _own_step(step, batch)
         else:
-            sample = Sample.of(model, batch)
+            sample = BatchSample.of(model, batch)
             no_sums = _no_sums(step, sample) if adds else []
             found = _whole(step, sample) if cuts and isinstance(model, keras.Model) else []
     except Exception as error:  # noqa: BLE001 -- the user's code may raise anything
@@ -131,7 +131,7 @@ def _own_step(step: TrainStep, batch: Any) -> list[str]:
     return [f"the train_step of {type(step.model).__name__!r}"] if differs else []
 
 
-def _no_sums(step: TrainStep, sample: Sample) -> list[str]:
+def _no_sums(step: TrainStep, sample: BatchSample) -> list[str]:
     """The metrics of which an update does not add a value that is independent of the state."""
     zero, (_, [(first, second), _]) = step.metrics.zero[:-1], _cut(sample.x)
     one, other = (_measured(step, zero, sample, [each]) for each in (first, second))
@@ -150,7 +150,7 @@ def _no_sums(step: TrainStep, sample: Sample) -> list[str]:
     return list(found)
 
 
-def _whole(step: TrainStep, sample: Sample) -> list[str]:
+def _whole(step: TrainStep, sample: BatchSample) -> list[str]:
     """The losses and the metrics that differ if they get pieces."""
     losses, zero = partial(_losses, step.model, sample), step.metrics.zero[:-1]
 
@@ -174,7 +174,9 @@ def _differing(step: TrainStep, compute: Callable[[Pieces], Values], x: Any) -> 
     ]
 
 
-def _measured(step: TrainStep, begin: MetricValues, sample: Sample, pieces: Pieces) -> MetricValues:
+def _measured(
+    step: TrainStep, begin: MetricValues, sample: BatchSample, pieces: Pieces
+) -> MetricValues:
     """The metrics' state after these pieces."""
     state = begin
     for weight, rows in pieces:
@@ -208,7 +210,7 @@ def _put_together(compute: Callable[[slice, Microbatch], Values], pieces: Pieces
     return sums
 
 
-def _losses(model: keras.Model, sample: Sample, rows: slice, part: Microbatch) -> Values:
+def _losses(model: keras.Model, sample: BatchSample, rows: slice, part: Microbatch) -> Values:
     """The losses of a piece, by what they are called in messages."""
     x, y, y_pred, weight = sample.rows(rows)
     found: Values = {}
