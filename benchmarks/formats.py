@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.contract.formats import Format
+from aerotrain.contract.steps import Format
 from aerotrain.serving.formats.converter import runtime
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import fetch, open_store

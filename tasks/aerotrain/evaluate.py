@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, counted, nearest
-from aerotrain.contract.formats import Format
 from aerotrain.contract.gate import SERVING, Choice, Rule, RuleKind
 from aerotrain.contract.layout import CARD, CARD_DATA, METRICS, RUN_LOG
-from aerotrain.contract.steps import EvaluateArguments
+from aerotrain.contract.steps import EvaluateArguments, Format
 from aerotrain.data.dataset import (
     Dataset,
     Split,

@@ -161,13 +161,13 @@ def _reproduce(given: Namespace) -> None:
 
 
 def _add_retention(parser: ArgumentParser) -> None:
-    from aerotrain.retention.command import add_arguments
+    from aerotrain.retention.removal import add_arguments
 
     add_arguments(parser)
 
 
 def _retention(given: Namespace) -> None:
-    from aerotrain.retention.command import run
+    from aerotrain.retention.removal import run
 
     run(given)
 

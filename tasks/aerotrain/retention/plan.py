@@ -13,7 +13,7 @@ from aerotrain.retention.contents import Contents, Item, ItemKind, contents_of
 from aerotrain.retention.references import references_of
 from aerotrain.serving.alias import alias_of
 from aerotrain.store import Store
-from aerotrain.store.requests import each_of
+from aerotrain.store.manifest import each_of
 
 _HOUR, _DAY = 3600.0, 86400.0
 

@@ -34,7 +34,7 @@ from aerotrain.data.statistics.drift import check_changes
 from aerotrain.data.statistics.page import DataComparison, Described, Rejections, page
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
-from aerotrain.store.requests import each_of
+from aerotrain.store.manifest import each_of
 
 
 def run(replica: Replica) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.formats import Format
+from aerotrain.contract.steps import Format
 from aerotrain.serving.formats.converter import FormatComparison
 from aerotrain.serving.own_process import last_line, seconds_for
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.formats import Format
+from aerotrain.contract.steps import Format
 from aerotrain.serving.protocol import Arrays
 from aerotrain.serving.verify import arrays, close, parts
 
