@@ -5,8 +5,8 @@ the records of a batch are compared with each other, or which divides by how man
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,21 +34,28 @@ Pieces = Sequence[tuple[tf.Tensor, slice]]
 
 @dataclass(frozen=True)
 class BatchSample:
-    """A batch, and the model's outputs for it with their masks, as ``keras3.masks_of`` has them."""
+    """A batch, and the model's outputs for it with their masks, as ``keras3.masks_of`` has them.
+
+    ``adds`` is whether layers add to the loss.
+    """
 
     x: Any
     y: Any
     weight: Any
     y_pred: Any
     masks: Mapping[int, tf.Tensor]
+    adds: bool
 
     @classmethod
     def of(cls, model: Any, batch: Any) -> "BatchSample":
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        with _changing_nothing(model):
+        # What is assigned to the variables of a Keras 3 model in the scope is not kept.
+        scope = keras.StatelessScope(collect_losses=True)
+        with scope if isinstance(model, keras.Model) else nullcontext():
             y_pred = KERAS.predict(model, x)
             masks = keras3.masks_of(y_pred)
-        return cls(x, y, weight, tf.nest.map_structure(tf.convert_to_tensor, y_pred), masks)
+        y_pred = tf.nest.map_structure(tf.convert_to_tensor, y_pred)
+        return cls(x, y, weight, y_pred, masks, adds=bool(scope.losses))
 
     def rows(self, rows: slice) -> tuple[Any, Any, Any, Any]:
         """``x``, ``y``, ``y_pred`` and ``weight`` of these records."""
@@ -215,8 +222,8 @@ def _losses(model: keras.Model, sample: BatchSample, rows: slice, part: Microbat
     x, y, y_pred, weight = sample.rows(rows)
     found: Values = {}
     with keras.StatelessScope(collect_losses=True) as scope, keras3.sharing(part):
-        keras3.call(model, x, training=False)
-        if scope.losses:
+        if sample.adds:
+            keras3.call(model, x, training=False)
             found["what layers add to the loss"] = tf.add_n(scope.losses)
         if keras3.has_own_compute_loss(model):
             loss = keras3.compute_loss(model, x, y, y_pred, weight, [tf.zeros([])])
@@ -258,10 +265,3 @@ def _at(path: Sequence[Any], y: Any, y_pred: Any, weight: Any) -> list[Any]:
         y, y_pred = y[key], y_pred[key]
         weight = weight[key] if tf.nest.is_nested(weight) else weight
     return [y, y_pred] if weight is None else [y, y_pred, weight]
-
-
-@contextmanager
-def _changing_nothing(model: Any) -> Iterator[None]:
-    """A scope in which what is assigned to the variables of a Keras 3 model is not kept."""
-    with keras.StatelessScope() if isinstance(model, keras.Model) else nullcontext():
-        yield
