@@ -522,7 +522,7 @@ def block_of(model: Any, x: Any, y: Any, weight: Any = None) -> Block:
     """What an evaluation sees of these records."""
     count, added = len(tf.nest.flatten(x)[0]), []
     for first in range(0, count, 8):
-        KERAS.predict(model, {name: each[first : first + 8] for name, each in x.items()})
+        KERAS.predict(model, tf.nest.map_structure(lambda each, n=first: each[n : n + 8], x))
         added += [tf.add_n([tf.zeros([]), *model.losses])] * min(8, count - first)
     predictions = KERAS.predict(model, x)
     return Block(
