@@ -116,6 +116,8 @@ class Forked:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None:
+            self.kill()  # a test has failed that may wait for it for ever
         self.wait()
         self.stdout.close()
 

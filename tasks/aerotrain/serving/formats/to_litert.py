@@ -52,7 +52,7 @@ def _sentence(error: str) -> str:
     return f"the model cannot be converted to LiteRT: {error.strip().partition(chr(10))[0]}"
 
 
-class LiteRtRuntime:
+class Runtime:
     """A converted model in LiteRT's interpreter."""
 
     def __init__(self, file: Path) -> None:

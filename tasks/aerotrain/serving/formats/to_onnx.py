@@ -106,7 +106,7 @@ def _quantize(source: Path, target: Path, calibration: Sequence[Arrays]) -> None
         prepared.unlink(missing_ok=True)
 
 
-class OnnxRuntime:
+class Runtime:
     """A converted model in ONNX Runtime."""
 
     def __init__(self, file: Path) -> None:
