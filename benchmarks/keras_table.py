@@ -548,7 +548,9 @@ def outcomes(settings: Sequence[str], quick: bool = False) -> Iterator[Cell]:
         fitted = by_fit(table)
         for setting in settings:
             strategy, accumulate = SETTINGS[setting]
-            if quick and strategy == "central_storage" and not has_custom_step(fitted.model):
+            # Other models are cut alike; where one device cuts them, the losses show it.
+            skipped = "" if has_custom_step(fitted.model) else "central_storage"
+            if quick and (strategy == skipped or (table.kind == "model" and accumulate > 1)):
                 continue
             yield from _of_setting(make, fitted, setting, distributions[strategy], accumulate)
         if "mirrored" in settings and has_metrics_of_records(fitted.model):
