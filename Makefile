@@ -27,7 +27,7 @@ EXTRAS ?= tensorflow examples
 ACCELERATOR ?= cpu
 DOCKER_BUILD ?= docker build
 
-BENCHMARKS := pipeline strategies network seeds triggerer recovery records input prepare gate serving
+BENCHMARKS := pipeline strategies network triggerer recovery records input prepare gate serving
 
 LOCKS := requirements.lock images/training/gpu/requirements.lock images/uv-requirements.lock
 
@@ -118,7 +118,6 @@ bench: $(READY) ## run the benchmarks, and write their tables to benchmarks/resu
 		mv benchmarks/results/$$name.md.new benchmarks/results/$$name.md; \
 		cat benchmarks/results/$$name.md; \
 	done
-	@$(BIN)/python -m benchmarks.stale
 
 docs: $(READY) ## write docs/options.md and docs/inputs.md, and the site of all pages, .site/html
 	$(BIN)/python -m devtools.options_page > docs/options.md

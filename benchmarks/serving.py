@@ -3,8 +3,7 @@
 A store of S3 has two versions of a small model, which are promoted and rolled back in turn. The
 server for development follows them, and so does ``aerotrain pull`` into a folder. Meanwhile one
 record at a time is asked for by REST. The latencies are of the server for development,
-and of calls of the same signature in this process. Then a network of the digits is exported in all
-formats (``formats.py``).
+and of calls of the same signature in this process.
 """
 
 import argparse
@@ -33,8 +32,7 @@ from aerotrain.serving.pull import POLL
 from aerotrain.serving.servable import Servable
 from aerotrain.store import Store, open_store, publish
 from aerotrain.supervisor.ports import reserved_ports
-from benchmarks.formats import formats
-from benchmarks.report import print_origin, print_report, print_table
+from benchmarks.report import print_origin, print_report
 from devtools.s3_server import s3_server
 
 #: Requests a second by each of two clients, while versions change.
@@ -56,10 +54,7 @@ def main() -> None:
         with serving(Path(name, "pulled")) as (endpoint, pulled):
             rows, figures = changes(store, endpoint, pulled, 4 if quick else 20)
             found, latency = answers(endpoint, call, seconds=3 if quick else 20)
-        of_formats, sizes = formats(Path(name), calls=50 if quick else 500)
-    print_table(of_formats)
-    print()
-    print_report(rows + found, figures | latency | sizes)
+    print_report(rows + found, figures | latency)
 
 
 def export_two(store: Store, folder: Path) -> Callable[[np.ndarray], object]:
