@@ -120,9 +120,8 @@ bench: $(READY) ## run the benchmarks, and write their tables to benchmarks/resu
 	done
 
 docs: $(READY) ## write docs/options.md and docs/inputs.md, and the site of all pages, .site/html
-	$(BIN)/python -m devtools.options_page > docs/options.md
 	PYTHONPATH=tests $(BIN)/python -m support.nasty_inputs > docs/inputs.md
-	$(BIN)/python -m devtools.site
+	$(BIN)/python -m devtools.pages
 	$(BIN)/mkdocs build --strict
 
 lock: | $(UV) ## write every requirements.lock, after a change of dependencies in pyproject.toml
