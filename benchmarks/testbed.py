@@ -18,11 +18,11 @@ from benchmarks.fault_injection import ROOT, Training
 from benchmarks.workloads import training_job
 
 
-def processes_in(sets: Path, python: str = sys.executable, *, warm: bool = True) -> Launcher[Any]:
+def processes_in(sets: Path, python: str = sys.executable) -> Launcher[Any]:
     """A launcher of local processes whose replica groups are in that folder."""
     roots = [str(ROOT / "tasks"), str(ROOT / "plugins")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
-    return Launcher(ProcessBackend(sets, environment, "benchmarks", python, warm=warm))
+    return Launcher(ProcessBackend(sets, environment, "benchmarks", python, warm=True))
 
 
 @dataclass
@@ -37,10 +37,10 @@ class Testbed:
     runs: int = 0
 
     @classmethod
-    def open(cls, stack: ExitStack, *, warm: bool = True) -> Self:
+    def open(cls, stack: ExitStack) -> Self:
         """A testbed in a temporary folder, with its data prepared."""
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        return cls.prepared(folder, launcher=processes_in(folder / "sets", warm=warm))
+        return cls.prepared(folder)
 
     @classmethod
     def prepared(
