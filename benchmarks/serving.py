@@ -29,6 +29,7 @@ from aerotrain.serve_check import latencies, wait_until_ready
 from aerotrain.serving.alias import promote, rollback
 from aerotrain.serving.client import Client, Endpoint
 from aerotrain.serving.pull import POLL
+from aerotrain.serving.requests import write_requests
 from aerotrain.serving.servable import Servable
 from aerotrain.store import Store, open_store, publish
 from aerotrain.supervisor.ports import reserved_ports
@@ -66,6 +67,8 @@ def export_two(store: Store, folder: Path) -> Callable[[np.ndarray], object]:
     for version in (1, 2):
         model.layers[-1].bias.assign(tf.fill([10], 1000.0 * version))  # shows who answers
         Servable(model, lambda each: (each["x"], 0), schema).save(folder / str(version))
+        outputs = {"predictions": model(example()["x"]).numpy()}
+        write_requests(folder / str(version), _MODEL, example(), outputs)
         publish(store, folder / str(version), str(version), {})
     loaded = tf.saved_model.load(str(folder / "2"))
     signature = loaded.signatures["serving_default"]
