@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
-from aerotrain.contract.gate import Kind, Rule
+from aerotrain.contract.gate import Rule, RuleKind
 from aerotrain.data.dataset import Feature, Shard
 from aerotrain.evaluation.diagnostics import Diagnostics
 from aerotrain.evaluation.gate import Gate
@@ -118,7 +118,7 @@ def refused_models(models: int, comparisons: int) -> float:
     """
     x, y, _ = drawn(4000, seed=100)
     baseline = trained(x, y, seed=0)
-    gate = Gate(baseline, [Rule(kind=Kind.NO_WORSE, metric="accuracy")], SCHEMA, {}, {})
+    gate = Gate(baseline, [Rule(kind=RuleKind.NO_WORSE, metric="accuracy")], SCHEMA, {}, {})
     random = np.random.default_rng(2)
     count = 0
     for seed in range(1, models + 1):
@@ -189,8 +189,8 @@ def evaluations(
     model, other = trained(x, y, 1), trained(x, y, 2)
     Servable(other, transform, SCHEMA).save(folder / "baseline")
     served = Served("baseline", folder / "baseline", SCHEMA)
-    bound = Rule(kind=Kind.AT_LEAST, metric="accuracy", bound=0.5, slices=["country"])
-    no_worse = Rule(kind=Kind.NO_WORSE, metric="accuracy", slices=["country"])
+    bound = Rule(kind=RuleKind.AT_LEAST, metric="accuracy", bound=0.5, slices=["country"])
+    no_worse = Rule(kind=RuleKind.NO_WORSE, metric="accuracy", slices=["country"])
     on_disk = RecordFiles.of([folder / shard.file for shard in shards])
 
     def plain(models: list[keras.Model]) -> float:

@@ -20,7 +20,7 @@ from aerotrain.contract.environment import replica_environment, set_tensorflow_v
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
 from aerotrain.supervisor.ports import reserved_addresses
-from aerotrain.training import settle
+from aerotrain.training import set_environment
 from benchmarks.report import ROOT
 
 REPLICA = "aerotrain.replica"
@@ -125,7 +125,7 @@ def main() -> None:
     devices = int(sys.argv[1])
     sys.argv = sys.argv[2:]
     if devices > 1:
-        settle(os.environ)
+        set_environment(os.environ)
         import tensorflow as tf
 
         [cpu] = tf.config.list_physical_devices("CPU")

@@ -27,9 +27,9 @@ from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.steps import remote
 from aerotrain.training.steps.custom import CustomStep, has_custom_step
-from aerotrain.training.steps.fused import LARGE
 from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep
+from aerotrain.training.steps.updates import LARGE
 from aerotrain.training.strategies import ENGINES
 from support.training_fixtures import read_until
 

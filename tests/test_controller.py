@@ -10,7 +10,7 @@ from aerotrain.contract.job import Deadlines
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Failure, Observation, State
 from aerotrain.launch.controller import Controller
-from aerotrain.launch.decision import Ended, LastStep, Look, Restart, Wait
+from aerotrain.launch.decision import Ended, GroupObservation, LastStep, Restart, Wait
 from aerotrain.launch.history import compacted, size_of
 from aerotrain.launch.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED
 from test_recovery_matrix import GANG, SERVED, job
@@ -63,7 +63,7 @@ class Group:
         if step is not None:
             # LastStep after everything that has happened: the job trains.
             progress = LastStep(step, self.now + 0.1 if trained is None else trained)
-        look = Look(counted, self.now if looked is None else looked)
+        look = GroupObservation(counted, self.now if looked is None else looked)
         decision = self.controller.decide(self.events, look, self.now, progress)
         self.events += decision.events
         return decision.action

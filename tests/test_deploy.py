@@ -24,7 +24,7 @@ from aerotrain_airflow.kubernetes.access import (
     Access,
 )
 from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
-from aerotrain_airflow.kubernetes.serving import server_pod
+from aerotrain_airflow.kubernetes.pod import server_pod
 from aerotrain_airflow.kubernetes.template import read_template
 from aerotrain_airflow.settings import Settings
 

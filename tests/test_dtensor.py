@@ -179,7 +179,7 @@ def refusals(digits):
         "import pathlib, sys, keras, tensorflow as tf\n"
         "from aerotrain.contract.job import Job\n"
         "from aerotrain.contract.replicas import ReplicaName, Role\n"
-        "from aerotrain.replica import Replica, live\n"
+        "from aerotrain.replica import Replica, run_replica\n"
         "[cpu] = tf.config.list_physical_devices('CPU')\n"
         "four = [tf.config.LogicalDeviceConfiguration()] * 4\n"
         "tf.config.set_logical_device_configuration(cpu, four)\n"
@@ -188,7 +188,8 @@ def refusals(digits):
         "    chief = ReplicaName(Role.CHIEF, 0)\n"
         "    scratch = pathlib.Path.cwd()\n"
         "    job = Job.from_json(job)\n"
-        "    print('ended', live(Replica(job=job, name=chief, attempt='1', scratch=scratch)))\n"
+        "    replica = Replica(job=job, name=chief, attempt='1', scratch=scratch)\n"
+        "    print('ended', run_replica(replica))\n"
     )
     folder = digits.folder / "refused"
     folder.mkdir()

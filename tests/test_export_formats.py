@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from aerotrain import evaluate, export
 from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.contract.formats import Format
-from aerotrain.contract.steps import ExportArguments
+from aerotrain.contract.steps import ExportArguments, Format
 from aerotrain.data.dataset import Feature, load_dataset
 from aerotrain.serving.formats.conversion import check_installed, convert
 from aerotrain.serving.formats.converter import compare, runtime

@@ -16,8 +16,7 @@ from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.interval import Interval
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import Ready, TrainState, UserCallbacks
-from aerotrain.training.hooks.report import Report
-from aerotrain.training.hooks.step_times import StepTimes
+from aerotrain.training.hooks.report import Report, StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.step_runner import StepsRun
 

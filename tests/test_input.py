@@ -21,7 +21,7 @@ from aerotrain.train import run
 from aerotrain.training.input.batches import every_record, parse, ready
 from aerotrain.training.input.order import Order
 from aerotrain.training.input.record_files import RecordFiles, streamed
-from aerotrain.training.input.rows import Rows, layout_of
+from aerotrain.training.input.rows import RowLayout, layout_of
 from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import ON_DISK, download, share, write_index
 from aerotrain.training.input.shuffle_windows import batches_of, windows_from
@@ -349,7 +349,7 @@ def test_records_of_another_order_of_features_are_parsed_all_the_same():
 
 @pytest.mark.parametrize("schema", [{"text": Feature("string")}, {"none": Feature("uint8", (0,))}])
 def test_features_of_varying_length_have_no_layout(schema):
-    assert Rows.of(schema) is None
+    assert RowLayout.of(schema) is None
 
 
 def test_integers_that_need_more_than_a_byte_have_no_layout(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.training.internals import keras3
-from aerotrain.training.steps.fused import fuse
+from aerotrain.training.steps.updates import fuse
 
 pytestmark = pytest.mark.process
 

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import ParamValidationError
 from aerotrain.cli import parse
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.options import (
-    Kind,
+    OptionType,
     Section,
     check_options,
     check_strategy,
@@ -31,7 +31,7 @@ class Few:
     rate: float = option(0.5, title="Rate", help="h", section=Section.TRAINING, above=0)
     word: str = option("a", title="Word", help="h", section=Section.DATA, choices=("alpha", "a"))
     most: float | None = option(
-        None, title="Most", help="h", section=Section.DATA, kind=Kind.NUMBER, above=0
+        None, title="Most", help="h", section=Section.DATA, kind=OptionType.NUMBER, above=0
     )
     on: bool = option(False, title="On", help="h", section=Section.DATA)
     axes: Mapping[str, int] = option(

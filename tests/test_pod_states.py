@@ -8,7 +8,7 @@ import yaml
 
 from aerotrain.contract.errors import FinalError, TerminationMessage
 from aerotrain.contract.status import Failure, Observation, State
-from aerotrain_airflow.kubernetes.reasons import TABLE, Place
+from aerotrain_airflow.kubernetes.reasons import TABLE, Field
 from aerotrain_airflow.kubernetes.states import observe_pod
 
 ROWS = yaml.safe_load((Path(__file__).parent / "pod_states.yaml").read_text())
@@ -47,16 +47,16 @@ def test_no_reason_is_in_the_table_twice() -> None:
 def test_every_reason_of_the_table_is_recognized_in_its_field(row: Any) -> None:
     status: dict[str, Any] = {"phase": "Pending"}
     container = {"reason": row.reason, "exitCode": 137}
-    if row.place is Place.POD:
+    if row.place is Field.POD:
         status = {"phase": "Failed", "reason": row.reason}
-    elif row.place is Place.DISRUPTION:
+    elif row.place is Field.DISRUPTION:
         condition = {"type": "DisruptionTarget", "status": "True", "reason": row.reason}
         status = {"phase": "Failed", "conditions": [condition]}
-    elif row.place is Place.SCHEDULED:
+    elif row.place is Field.SCHEDULED:
         condition = {"type": "PodScheduled", "status": "False", "reason": row.reason}
         status["conditions"] = [condition]
     else:
-        state = "waiting" if row.place is Place.WAITING else "terminated"
+        state = "waiting" if row.place is Field.WAITING else "terminated"
         status["containerStatuses"] = [{"name": "replica", "state": {state: container}}]
     seen = observe_pod({"metadata": {"name": "x"}, "status": status})
     assert (seen.state, seen.failure) == (row.state, row.failure)

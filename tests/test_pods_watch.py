@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from aerotrain_airflow.kubernetes import watch
-from aerotrain_airflow.kubernetes.cluster import AwayError
-from aerotrain_airflow.kubernetes.watch import STOPPED, PodWatch, Pulse
+from aerotrain_airflow.kubernetes.cluster import UnavailableError
+from aerotrain_airflow.kubernetes.watch import STOPPED, PodWatch, StopDetector
 
 
 class Away:
@@ -22,7 +22,7 @@ class Away:
         if self._times:
             self._times -= 1
             self._meanwhile()
-            raise AwayError("TimeoutError")
+            raise UnavailableError("TimeoutError")
         yield [], "1"
         raise asyncio.CancelledError  # the end of the test
 
@@ -37,7 +37,9 @@ class Clock:
         self.now += seconds
 
 
-def watched(meanwhile: Callable[[], None], pulse: Pulse, said: list[str], times: int = 1) -> None:
+def watched(
+    meanwhile: Callable[[], None], pulse: StopDetector, said: list[str], times: int = 1
+) -> None:
     api: Any = Away(meanwhile, times)
     pods = PodWatch(api, "job=job", lambda *_: None, lambda *_: None, said.append, pulse)
     with pytest.raises(asyncio.CancelledError):
@@ -59,7 +61,7 @@ def test_a_stop_of_the_own_process_is_reported_once_and_not_as_an_unavailable_ap
     said: list[str], loses_connection: bool
 ) -> None:
     clock = Clock()
-    pulse = Pulse(said.append, clock)
+    pulse = StopDetector(said.append, clock)
     if loses_connection:
         watched(lambda: clock.goes_on(74), pulse, said)
     else:
@@ -70,7 +72,7 @@ def test_a_stop_of_the_own_process_is_reported_once_and_not_as_an_unavailable_ap
 
 def test_an_unavailable_api_is_reported_as_such_also_after_a_stop(said: list[str]) -> None:
     clock = Clock()
-    pulse = Pulse(lambda _: None, clock)
+    pulse = StopDetector(lambda _: None, clock)
     clock.goes_on(STOPPED + 1)
     assert pulse.was_stopped_since(0.0)
     clock.goes_on(1)
@@ -80,7 +82,7 @@ def test_an_unavailable_api_is_reported_as_such_also_after_a_stop(said: list[str
 
 def test_a_process_that_is_only_slow_was_not_stopped(said: list[str]) -> None:
     clock = Clock()
-    pulse = Pulse(said.append, clock)
+    pulse = StopDetector(said.append, clock)
     for _ in range(20):
         clock.goes_on(STOPPED)
         assert not pulse.was_stopped_since(0.0)

@@ -257,7 +257,7 @@ def test_a_checkpoint_of_another_model_names_the_variable(digits, hparams, messa
 
 
 def test_a_training_may_resume_under_another_strategy_and_prints_what_changed(digits):
-    hparams = {"noise": 0.01, "learning_rate": 1e-3}  # the second is the default by hand
+    hparams = {"noise": 0.01}
     common = {"model": "tallying", "data": digits.data, "hparams": hparams}
     before = digits.replica("train", "elsewhere", epochs=2, **common)
     run(before)

@@ -13,7 +13,7 @@ from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
 from aerotrain.contract.layout import PROMOTIONS, REMOVALS
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.retention.contents import contents_of, item_key
-from aerotrain.retention.plan import Plan, make_plan
+from aerotrain.retention.plan import RemovalPlan, make_plan
 from aerotrain.retention.removal import remove
 from aerotrain.serving.alias import alias_of, promote, rollback
 from aerotrain.store import (
@@ -36,11 +36,11 @@ def pipelines(tmp_path: Path) -> Pipelines:
     return Pipelines(tmp_path / "a store")
 
 
-def planned(pipelines: Pipelines, policy: RetentionPolicy = LEAST, **more: Any) -> Plan:
+def planned(pipelines: Pipelines, policy: RetentionPolicy = LEAST, **more: Any) -> RemovalPlan:
     return make_plan(pipelines.store, policy, NOW, **more)
 
 
-def going(plan: Plan) -> set[str]:
+def going(plan: RemovalPlan) -> set[str]:
     return {each.key for each in plan.going}
 
 
@@ -277,12 +277,12 @@ class Meddled(LocalStore):
         return super().__getattribute__(name)
 
 
-def removed(store: Store, plan: Plan) -> str:
+def removed(store: Store, plan: RemovalPlan) -> str:
     remove(store, plan, lambda _: None)
     return "removed"
 
 
-def promoted(store: Store, _plan: Plan) -> str:
+def promoted(store: Store, _plan: RemovalPlan) -> str:
     try:
         promote(store.child("flats/serving"), 1, by="ann")
     except FinalError:

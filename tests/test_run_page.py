@@ -17,11 +17,10 @@ from aerotrain.contract.replica_status import (
 )
 from aerotrain.store import StoreUnavailable, open_store
 from aerotrain_airflow.run_page.marks import at_steps, failure_of, marks_of
-from aerotrain_airflow.run_page.reading import Answers
+from aerotrain_airflow.run_page.rights import Answers
 from aerotrain_airflow.run_page.run_data import run_data
-from aerotrain_airflow.run_page.step_times import slowest, step_times
 from aerotrain_airflow.run_page.store_files import file_of, list_page
-from aerotrain_airflow.run_page.timeline import lanes_of, spans_of
+from aerotrain_airflow.run_page.timeline import lanes_of, slowest, spans_of, step_times
 
 NOW = 1000.0
 

@@ -11,7 +11,7 @@ import urllib3
 
 from aerotrain import export, serve_check
 from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.contract.serving_check import ServeCheckArguments
+from aerotrain.contract.steps import ServeCheckArguments
 from aerotrain.data.dataset import Feature
 from aerotrain.serving.development.models import Models
 from aerotrain.serving.development.server import DevelopmentServer

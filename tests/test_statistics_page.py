@@ -24,7 +24,7 @@ from aerotrain.data.records import Columns, column_of
 from aerotrain.data.sources import Rejected
 from aerotrain.data.statistics.axis import BINS, Axis
 from aerotrain.data.statistics.column import Statistics
-from aerotrain.data.statistics.page import Comparison, Described, Rejections, page
+from aerotrain.data.statistics.page import DataComparison, Described, Rejections, page
 from aerotrain.data.statistics.pictures import CLASS_BYTES, CLASSES, OF_CLASS, png, reduced
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
@@ -56,7 +56,7 @@ def described(times: Any = None, **values: Any) -> Described:
 
 
 def compared(before: Described, now: Described) -> str:
-    return page(now, {}, comparison=Comparison.of(before, now, RULES))
+    return page(now, {}, comparison=DataComparison.of(before, now, RULES))
 
 
 class Elements(HTMLParser):

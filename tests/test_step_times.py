@@ -11,7 +11,7 @@ import tensorflow as tf
 from aerotrain.contract.replica_status import ProcessStatus, ReplicaStatus, StepTime
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.training import TrainArguments
-from aerotrain.training.hooks.step_times import StepTimes
+from aerotrain.training.hooks.report import StepTimes
 from aerotrain.training.step_runner import LocalStepRunner, Spent
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES

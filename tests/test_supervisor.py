@@ -10,32 +10,34 @@ import pytest
 from aerotrain.supervisor import protocol
 from aerotrain.supervisor.preloading import version
 from aerotrain.supervisor.replica_process import ReplicaFolder
-from aerotrain.supervisor.supervisor import Replica
+from aerotrain.supervisor.supervisor import SupervisedReplica
 
 
 @pytest.fixture
-def replica(tmp_path: Path) -> Replica:
+def replica(tmp_path: Path) -> SupervisedReplica:
     folder = ReplicaFolder(tmp_path / "chief")
     os.close(folder.make_ready())
     began = time.monotonic() - 100  # and no heartbeat has been seen since
-    return Replica(
+    return SupervisedReplica(
         folder, 0, reaper=os.getpid(), heartbeat=folder.heartbeat(), heartbeat_seen=began
     )
 
 
-def age(replica: Replica) -> float:
+def age(replica: SupervisedReplica) -> float:
     replica.check_heartbeat()
     return float(replica.record()["heartbeat_age"])
 
 
-def test_the_age_of_a_heartbeat_is_measured_from_its_observation(replica: Replica) -> None:
+def test_the_age_of_a_heartbeat_is_measured_from_its_observation(
+    replica: SupervisedReplica,
+) -> None:
     assert age(replica) >= 100
     (replica.folder.path / "heartbeat").touch()
     os.utime(replica.folder.path / "heartbeat", (5, 5))
     assert age(replica) < 50
 
 
-def test_a_clock_jump_makes_no_replica_unresponsive(replica: Replica) -> None:
+def test_a_clock_jump_makes_no_replica_unresponsive(replica: SupervisedReplica) -> None:
     os.utime(replica.folder.path / "heartbeat", (9e9, 9e9))
     assert age(replica) < 50
 

@@ -201,11 +201,11 @@ def weights_of(digits, url):
     [
         ({"model": "plain"}, r"checkpoints/\d{4}-0000000040 is of another model"),
         ({"seed": 1, "batch_size": 16}, "training: batch_size was 32 and is 16; seed was 0 and is"),
-        ({"hparams": {"learning_rate": 0.5}}, "learning_rate was 0.01 and is 0.5; begin a new run"),
+        ({"hparams": {"units": 16}}, "units was 32 and is 16; begin a new run"),
     ],
 )
 def test_a_checkpoint_of_another_training_is_refused(digits, changes, message):
-    hparams = {"learning_rate": 0.01}
+    hparams = {"units": 32}
     common = {"model": "small", "data": digits.data, "epochs": 1, "hparams": hparams}
     run(digits.replica("train", "changed", **common))
     with pytest.raises(FinalError, match=message):

@@ -1,1 +1,1 @@
-"""The Airflow side: the operators, the launchers, and a complete Airflow for one machine."""
+"""The Airflow side: steps for DAG files, operators, the backend of pods, a page of each run."""

@@ -19,7 +19,7 @@ from airflow.sdk.definitions.param import ParamsDict
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.job import Deadlines, Job, Restarts
-from aerotrain.contract.options import Declared, Kind, Section, option, options_of
+from aerotrain.contract.options import Declared, OptionType, Section, option, options_of
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.retention import RetentionPolicy
@@ -70,7 +70,7 @@ class RunOptions:
         help="Run replicas as local processes or as pods, if the administrator allows it.",
         empty="the setting of this Airflow",
         section=Section.LAUNCHER,
-        kind=Kind.STRING,
+        kind=OptionType.STRING,
         choices=LAUNCHERS,
     )
     reuse: bool = option(
@@ -172,7 +172,7 @@ def _params(
 def _param(declared: Declared, default: Any) -> Param:
     """The param of that option, with the default of the pipeline."""
     described = declared.option
-    if default is None and described.kind is Kind.OBJECT:
+    if default is None and described.kind is OptionType.OBJECT:
         default = {}
     # Airflow's form shows a default that its schema rejects as an empty field.
     described.check(declared.name, default)

@@ -41,7 +41,7 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.flags import add_fields, json_of
 from aerotrain.job_record import record
 from aerotrain.other_commands import OTHERS
-from aerotrain.replica import Replica, exit_code_of, ignore_full_disk, live
+from aerotrain.replica import Replica, exit_code_of, ignore_full_disk, run_replica
 from aerotrain.standalone import (
     ATTEMPT,
     CHIEF,
@@ -137,7 +137,7 @@ def _run(job: Job, given: Namespace, scratch: Path) -> int:
         return run(job.store, scratch, run=job.run, processes=given.processes, **job.arguments)
 
     replica = Replica(job=job, name=CHIEF, attempt=ATTEMPT, scratch=scratch)
-    return live(replica, whole if given.command in _OF_SOURCES else None)
+    return run_replica(replica, whole if given.command in _OF_SOURCES else None)
 
 
 def _keep_temporary_files_in(folder: Path) -> None:

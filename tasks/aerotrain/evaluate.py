@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, counted, nearest
-from aerotrain.contract.formats import Format
-from aerotrain.contract.gate import SERVING, Choice, Kind, Rule
+from aerotrain.contract.gate import SERVING, Choice, Rule, RuleKind
 from aerotrain.contract.layout import CARD, CARD_DATA, METRICS, RUN_LOG
-from aerotrain.contract.steps import EvaluateArguments
+from aerotrain.contract.steps import EvaluateArguments, Format
 from aerotrain.data.dataset import (
     Dataset,
     Split,
@@ -123,7 +122,7 @@ def reasons(
         if arguments.first_run == Choice.REFUSE:
             failures.append(f"{first}: export one, or accept the first model by first_run")
         else:
-            rules = "; ".join(str(r) for r in arguments.rules if r.kind == Kind.NO_WORSE)
+            rules = "; ".join(str(r) for r in arguments.rules if r.kind == RuleKind.NO_WORSE)
             warnings.append(f"{first}, so this rule was not applied: {rules}")
     return list(dict.fromkeys(failures)), warnings
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-from aerotrain.contract.options import Declared, Kind, options_of
+from aerotrain.contract.options import Declared, OptionType, options_of
 
 
 def add_fields(parser: ArgumentParser, owner: type, leave_out: Collection[str]) -> None:
@@ -44,18 +44,18 @@ def _option_flag(declared: Declared) -> dict[str, Any]:
     if option.optional:
         words = words.replace("Empty:", "auto:")  # the form leaves the field empty
     flag: dict[str, Any] = {"default": declared.default, "help": words}
-    if option.kind is Kind.BOOLEAN:
+    if option.kind is OptionType.BOOLEAN:
         return {**flag, "action": BooleanOptionalAction}
     if option.choices:
         return {**flag, "choices": option.choices}
     parse = _PARSERS[option.kind]
-    metavar = "JSON" if option.kind is Kind.OBJECT else option.kind.value.upper()
+    metavar = "JSON" if option.kind is OptionType.OBJECT else option.kind.value.upper()
     if not option.optional:
         return {**flag, "type": parse, "metavar": metavar}
     return {**flag, "type": _or_auto(parse, option.kind), "metavar": f"{metavar}|auto"}
 
 
-def _or_auto(parse: Callable[[str], Any], kind: Kind) -> Callable[[str], Any]:
+def _or_auto(parse: Callable[[str], Any], kind: OptionType) -> Callable[[str], Any]:
     """A parser of values of that kind, and of the word ``auto``, which is null."""
 
     def value(text: str) -> Any:
@@ -78,9 +78,9 @@ def json_of(text: str) -> Any:
 
 
 #: The parser of an option's value, by kind.
-_PARSERS: Mapping[Kind, Callable[[str], Any]] = {
-    Kind.INTEGER: int,
-    Kind.NUMBER: float,
-    Kind.STRING: str,
-    Kind.OBJECT: json_of,
+_PARSERS: Mapping[OptionType, Callable[[str], Any]] = {
+    OptionType.INTEGER: int,
+    OptionType.NUMBER: float,
+    OptionType.STRING: str,
+    OptionType.OBJECT: json_of,
 }

@@ -29,7 +29,7 @@ _LONGEST = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class LeaseRecord:
     """The lease's content: ``holder`` is one process, ``attempt`` its launch, ``place`` its host.
 
     ``restarts`` is the restart count of the chief in its launch.
@@ -86,7 +86,7 @@ class Lease:
         self._clock = clock
         self._pause = pause
         # Random, because two hosts may share a name, and process ids repeat.
-        self._own = Claim(
+        self._own = LeaseRecord(
             holder=uuid.uuid4().hex,
             attempt=attempt,
             place=place,
@@ -145,7 +145,7 @@ class Lease:
         """
         if self.token:
             with suppress(MissingError):  # deleted by hand, and no other process has taken it
-                self._check_holder(Claim.from_json(self._store.get(LEASE), self._url))
+                self._check_holder(LeaseRecord.from_json(self._store.get(LEASE), self._url))
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object, such that no earlier holder's write replaces it, nor it a later one's.
@@ -195,7 +195,7 @@ class Lease:
             over.set()
             thread.join(RENEWED_EVERY)
 
-    def _wait_for(self, claim: Claim, tag: str) -> None:
+    def _wait_for(self, claim: LeaseRecord, tag: str) -> None:
         """Return when ``claim``, read with version ``tag``, may be replaced."""
         if claim.released:
             return
@@ -219,7 +219,7 @@ class Lease:
             if seen - before > RENEWED_EVERY:
                 since = seen  # this process or the store was stopped: the holder may have been, too
 
-    def _check_holder(self, claim: Claim | None) -> None:
+    def _check_holder(self, claim: LeaseRecord | None) -> None:
         """Raise SupersededError if ``claim`` belongs to another process."""
         if claim is not None and claim.holder != self._own.holder:
             raise SupersededError(
@@ -232,7 +232,7 @@ class Lease:
     def _url(self) -> str:
         return f"{self._store.url}/{LEASE}"
 
-    def _read(self) -> tuple[Claim, str] | None:
+    def _read(self) -> tuple[LeaseRecord, str] | None:
         """The content of the lease, and the tag of that version; None if there is no lease."""
         while True:
             try:
@@ -242,9 +242,9 @@ class Lease:
                 return None
             except ChangedError:
                 continue  # it was renewed in between
-            return Claim.from_json(text, self._url), tag
+            return LeaseRecord.from_json(text, self._url), tag
 
-    def _write(self, claim: Claim, tag: str | None) -> None:
+    def _write(self, claim: LeaseRecord, tag: str | None) -> None:
         """Write ``claim`` if the lease has the version ``tag``; with None, if there is no lease."""
         content = json.dumps(asdict(claim)).encode()
         self._tag = self._store.put(LEASE, content, if_absent=tag is None, if_match=tag)

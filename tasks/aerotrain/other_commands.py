@@ -16,7 +16,7 @@ from aerotrain.contract.errors import FinalError
 
 
 @dataclass(frozen=True)
-class Other:
+class Subcommand:
     """A command: its flags, what it runs, and what it does."""
 
     add_arguments: Callable[[ArgumentParser], None]
@@ -161,19 +161,19 @@ def _reproduce(given: Namespace) -> None:
 
 
 def _add_retention(parser: ArgumentParser) -> None:
-    from aerotrain.retention.command import add_arguments
+    from aerotrain.retention.removal import add_arguments
 
     add_arguments(parser)
 
 
 def _retention(given: Namespace) -> None:
-    from aerotrain.retention.command import run
+    from aerotrain.retention.removal import run
 
     run(given)
 
 
-OTHERS: Mapping[str, Other] = {
-    "new": Other(
+OTHERS: Mapping[str, Subcommand] = {
+    "new": Subcommand(
         _add_new,
         _new,
         "write a pipeline for your data",
@@ -181,40 +181,40 @@ OTHERS: Mapping[str, Other] = {
         "The first records decide what each column is used for. All files are meant to be edited, "
         "and none is\noverwritten.",
     ),
-    "compare": Other(
+    "compare": Subcommand(
         _add_compare,
         _compare,
         "write a page of two data sets side by side",
         "Write a page of two data sets side by side.",
     ),
-    "promote": Other(
+    "promote": Subcommand(
         _add_promote,
         _promote,
         "serve a version of a model",
         "Serve a version of a model: servers that follow the alias load it.",
     ),
-    "pull": Other(
+    "pull": Subcommand(
         _add_pull,
         _pull,
         "keep a folder as the version that is served",
         "Keep a folder as the version that is served, for TensorFlow Serving, which reads no "
         "bucket.",
     ),
-    "serve": Other(
+    "serve": Subcommand(
         _add_serve,
         _serve,
         "serve models on this machine, for development",
         "Serve the models of a store on this machine, for development, with TensorFlow Serving's "
         "REST API.\n\nIt follows what is promoted.",
     ),
-    "reproduce": Other(
+    "reproduce": Subcommand(
         _add_reproduce,
         _reproduce,
         "print what a version was made of, or make it again",
         "Print what a version was made of, and what of that has changed since.\n\nWith --run, the "
         "model is trained again on this machine, and the weights are compared.",
     ),
-    "retention": Other(
+    "retention": Subcommand(
         _add_retention,
         _retention,
         "remove what is old from a store",
@@ -222,7 +222,7 @@ OTHERS: Mapping[str, Other] = {
         "\n\nWithout --delete, it only lists them. What a kept version or run was made of is kept, "
         "too.",
     ),
-    "rollback": Other(
+    "rollback": Subcommand(
         _add_change,
         _rollback,
         "serve the version before",

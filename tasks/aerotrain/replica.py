@@ -47,7 +47,7 @@ from aerotrain.contract.status import Result
 from aerotrain.lease import Lease
 from aerotrain.store import open_store
 from aerotrain.store.errors import FULL
-from aerotrain.training import settle
+from aerotrain.training import set_environment
 from aerotrain.user_code import fetch_code
 
 #: The heartbeat file in the scratch folder, unless the launcher names another.
@@ -191,7 +191,7 @@ class Replica:
 Run = Callable[[Replica], Any]
 
 
-def live(replica: Replica, run: Run | None = None) -> ExitCode:
+def run_replica(replica: Replica, run: Run | None = None) -> ExitCode:
     """Run the replica's module to its end, and return the exit code.
 
     ``run`` replaces the ``run`` of the job's module, for a caller that has imported it already.
@@ -245,7 +245,9 @@ _kept: list[BaseException] = []
 
 def _work(replica: Replica, run: Run | None) -> ExitCode:
     code = ""
-    settle(os.environ)  # before a module of ours or of the user imports TensorFlow or Keras
+    set_environment(
+        os.environ
+    )  # before a module of ours or of the user imports TensorFlow or Keras
     try:
         if replica.job.code:
             code = _code_folder(replica.job.code, replica.scratch)
@@ -362,7 +364,7 @@ def main() -> None:
     # A new, empty disk has no folder for temporary files yet.
     Path(os.environ.get("TMPDIR", ".")).mkdir(parents=True, exist_ok=True)
     set_tensorflow_variables(os.environ)
-    code = live(Replica.from_environment(os.environ, Path.cwd()))
+    code = run_replica(Replica.from_environment(os.environ, Path.cwd()))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -13,7 +13,7 @@ import numpy as np
 
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.contract.layout import VERSIONS
-from aerotrain.contract.serving_check import (
+from aerotrain.contract.steps import (
     REST_PORT,
     SERVED,
     SIDECAR_MODEL,

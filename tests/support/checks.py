@@ -1,6 +1,6 @@
-"""Run the checks that the arguments describe, each in a folder of its own, and say how each ended.
+"""Run the check that the argument describes, and say how it ended.
 
-The output has a line of JSON for each: ``{"said": …}``, with its last line or its error.
+The output has a line of JSON: ``{"said": …}``, with its last line or its error.
 """
 
 import json
@@ -17,15 +17,13 @@ from aerotrain.standalone import CHIEF
 from support.training_fixtures import MODELS
 
 sys.path.insert(0, str(MODELS))
-for number, text in enumerate(sys.argv[1:]):
-    scratch = Path(str(number)).absolute()
-    scratch.mkdir()
-    output = StringIO()
-    try:
-        with redirect_stdout(output):
-            run(Replica(job=Job.from_json(text), name=CHIEF, attempt="1", scratch=scratch))
-        said = output.getvalue().splitlines()[-1]
-    except Exception as error:  # noqa: BLE001 -- the test reads it
-        said = str(error)
-    print(json.dumps({"said": said}), flush=True)
+output = StringIO()
+try:
+    with redirect_stdout(output):
+        job = Job.from_json(sys.argv[1])
+        run(Replica(job=job, name=CHIEF, attempt="1", scratch=Path.cwd()))
+    said = output.getvalue().splitlines()[-1]
+except Exception as error:  # noqa: BLE001 -- the test reads it
+    said = str(error)
+print(json.dumps({"said": said}), flush=True)
 os._exit(0)  # the servers of a cluster cannot be stopped

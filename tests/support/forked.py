@@ -116,6 +116,8 @@ class Forked:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None:
+            self.kill()  # a test has failed that may wait for it for ever
         self.wait()
         self.stdout.close()
 
@@ -152,7 +154,7 @@ def _run(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    training.settle(os.environ)  # as the import does
+    training.set_environment(os.environ)  # as the import does
     replica.begin()
     np.random.seed()
     if words[0] == "-m":

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
-from aerotrain.launch.backend import NotNowError
-from aerotrain_airflow.kubernetes.cluster import ApiError, AwayError, Cluster, together
+from aerotrain.launch.backend import RetryLaterError
+from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, UnavailableError, together
 from aerotrain_airflow.kubernetes.identity import (
     JOB_LABEL,
     ROLE_LABEL,
@@ -156,13 +156,13 @@ async def errors_translated(cluster: Cluster) -> AsyncIterator[None]:
         yield
     except ApiError as error:
         raise _explained(error, cluster.namespace) from error
-    except AwayError as error:
-        raise NotNowError(f"the Kubernetes API does not answer: {error}") from error
+    except UnavailableError as error:
+        raise RetryLaterError(f"the Kubernetes API does not answer: {error}") from error
 
 
 def _explained(error: ApiError, namespace: str) -> AerotrainError:
     if error.is_lack_of_room:
-        return NotNowError(
+        return RetryLaterError(
             f"namespace {namespace} has no room for the job: {error.message}; wait, ask for "
             "less, or have the quota raised"
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
-from aerotrain.launch.backend import Emit, Say
+from aerotrain.launch.backend import Emit, Report
 from aerotrain_airflow.kubernetes.access import check_cluster, errors_translated
 from aerotrain_airflow.kubernetes.cluster import Cluster
 from aerotrain_airflow.kubernetes.group import PodGroup
@@ -89,7 +89,7 @@ class KubernetesBackend:
             yield PodClaim(cluster, plan, self._holder)
 
     @asynccontextmanager
-    async def open(self, handle: str, emit: Emit, say: Say) -> AsyncIterator[PodGroup]:
+    async def open(self, handle: str, emit: Emit, say: Report) -> AsyncIterator[PodGroup]:
         """Follow the group from here; a trigger does the same while its task is deferred."""
         where = Handle.parse(handle)
         async with (

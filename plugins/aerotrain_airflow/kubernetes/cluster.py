@@ -96,7 +96,7 @@ class ApiError(Exception):
         return self.status == 403 and " cannot " in self.message and " resource " in self.message
 
 
-class AwayError(Exception):
+class UnavailableError(Exception):
     """The API gave no usable answer within the caller's timeout."""
 
 
@@ -208,7 +208,7 @@ class Cluster:
 
         Raises:
             ApiError: the version is too old (410), or the watch was rejected.
-            AwayError: the connection was lost, or received no data.
+            UnavailableError: the connection was lost, or received no data.
         """
         query = {
             "watch": "true",
@@ -221,7 +221,9 @@ class Cluster:
         path = await self._path(kind)
         async for line in self._lines(path, query, splitter, silence=seconds + 10.0):
             if line.cut:
-                raise AwayError(f"a watch showed an object of more than {_LONGEST_EVENT} bytes")
+                raise UnavailableError(
+                    f"a watch showed an object of more than {_LONGEST_EVENT} bytes"
+                )
             event = json.loads(line.head)
             if event["type"] == "ERROR":
                 raise ApiError(event["object"].get("code", 500), event["object"])
@@ -238,7 +240,7 @@ class Cluster:
         not followed; otherwise the rest of it may still come.
 
         Raises:
-            ApiError, AwayError: as for ``watch``; also if what comes is no line of a container.
+            ApiError, UnavailableError: as for ``watch``; also if a container sends what is no line.
         """
         query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
         if tail:
@@ -280,7 +282,7 @@ class Cluster:
             if now + pause > until:
                 if isinstance(trouble, ApiError) and trouble.is_missing_permission:
                     raise trouble
-                raise AwayError(f"{trouble or type(trouble).__name__}") from trouble
+                raise UnavailableError(f"{trouble or type(trouble).__name__}") from trouble
             await asyncio.sleep(pause)
 
     async def _lines(
@@ -295,7 +297,7 @@ class Cluster:
                     for line in splitter.feed(piece):
                         yield line
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise AwayError(f"{error or type(error).__name__}") from error
+            raise UnavailableError(f"{error or type(error).__name__}") from error
 
     async def _ask(
         self, method: str, path: str, query: Mapping[str, str], body: Manifest | None, timeout: Any
@@ -368,7 +370,7 @@ def _stamped(line: Line) -> tuple[str, str]:
     stamp, _, text = line.head.partition(b" ")
     at = moment(stamp.decode(errors="replace"))
     if not at:
-        raise AwayError(readable(line, 300))
+        raise UnavailableError(readable(line, 300))
     return at, readable(Line(text, line.cut))
 
 

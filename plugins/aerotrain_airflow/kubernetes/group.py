@@ -14,11 +14,11 @@ from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Observation, State
-from aerotrain.launch.backend import Emit, NotNowError, Say
-from aerotrain.launch.decision import Ended, Look, Restart
+from aerotrain.launch.backend import Emit, Report, RetryLaterError
+from aerotrain.launch.decision import Ended, GroupObservation, Restart
 from aerotrain.launch.history import History
 from aerotrain_airflow.kubernetes.access import errors_translated
-from aerotrain_airflow.kubernetes.cluster import ApiError, AwayError, Cluster, together
+from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, UnavailableError, together
 from aerotrain_airflow.kubernetes.identity import (
     CONTAINER,
     JOB_LABEL,
@@ -33,7 +33,7 @@ from aerotrain_airflow.kubernetes.logs import PodLogs
 from aerotrain_airflow.kubernetes.observed import ObservedGroup
 from aerotrain_airflow.kubernetes.owner import EventLog, read_owner
 from aerotrain_airflow.kubernetes.states import created_at
-from aerotrain_airflow.kubernetes.watch import PodWatch, Pulse
+from aerotrain_airflow.kubernetes.watch import PodWatch, StopDetector
 
 Manifest = Mapping[str, Any]
 
@@ -49,7 +49,7 @@ class PodGroup:
     """The group with this ``owner``; a context in which it is watched for ``holder``."""
 
     def __init__(
-        self, cluster: Cluster, owner: Manifest, holder: str, emit: Emit, say: Say
+        self, cluster: Cluster, owner: Manifest, holder: str, emit: Emit, say: Report
     ) -> None:
         self._cluster = cluster
         self._say = say
@@ -66,18 +66,18 @@ class PodGroup:
 
     @classmethod
     async def find(
-        cls, cluster: Cluster, handle: Handle, holder: str, emit: Emit, say: Say
+        cls, cluster: Cluster, handle: Handle, holder: str, emit: Emit, say: Report
     ) -> Self:
         """The group with this handle.
 
         Raises:
-            GoneError: it does not exist.
+            GroupGoneError: it does not exist.
         """
         return cls(cluster, await read_owner(cluster, handle), holder, emit, say)
 
     async def __aenter__(self) -> Self:
         labels = f"{JOB_LABEL}={self._handle.name}"
-        pulse = Pulse(self._say)
+        pulse = StopDetector(self._say)
         self._watch = PodWatch(self._cluster, labels, self._take, self._took_all, self._say, pulse)
         background = [self._watch.run(), pulse.run(), self._restore()]
         if self._workload:
@@ -94,7 +94,7 @@ class PodGroup:
     def events(self) -> Sequence[Event]:
         return self._log.events
 
-    async def observe(self, seconds: float, *, look_again: bool = False) -> Look:
+    async def observe(self, seconds: float, *, look_again: bool = False) -> GroupObservation:
         """Wait for a change of a pod, at most ``seconds``, but until all were observed once."""
         if look_again:
             self._watch.look_again()
@@ -108,7 +108,7 @@ class PodGroup:
         if self._error is not None:
             raise self._error
         assert self._observed.looked is not None  # otherwise _error is set
-        return Look(self._observed.seen, self._observed.looked)
+        return GroupObservation(self._observed.seen, self._observed.looked)
 
     async def append(self, events: Sequence[Event]) -> bool:
         """Append to the event log in the owner, unless another follower has."""
@@ -127,7 +127,7 @@ class PodGroup:
                     restart_pod(self._cluster, self._handle, name, restart)
                     for name in restart.counts
                 )
-        except NotNowError:
+        except RetryLaterError:
             self._observed.not_created(restart.counts)
             raise
         self._observed.created(restart.counts, time.time())
@@ -186,7 +186,7 @@ class PodGroup:
             if not self._observed.is_queued:
                 said = ""
                 continue
-            with suppress(ApiError, AwayError):
+            with suppress(ApiError, UnavailableError):
                 reason = await why_not_admitted(self._cluster, self._workload)
                 if reason not in ("", said):
                     self._say(f"Kueue does not admit {self._handle.name}: {reason}")
@@ -195,7 +195,7 @@ class PodGroup:
     async def _restore(self) -> None:
         while True:
             await asyncio.sleep(_RESTORE_EVERY)
-            with suppress(ApiError, AwayError):  # the next check may be more fortunate
+            with suppress(ApiError, UnavailableError):  # the next check may be more fortunate
                 await restore_shared(self._cluster, self._handle, self.job)
 
     def _ignore(self, pod: str) -> None:
@@ -227,7 +227,7 @@ class PodGroup:
                     await self._explain_side_cars(name, there)
             except ApiError as error:
                 self._say(f"no more can be said of {pod}: {error}")
-            except AwayError as error:
+            except UnavailableError as error:
                 self._say(f"no more can be said of the replicas: {error}")
                 return
 

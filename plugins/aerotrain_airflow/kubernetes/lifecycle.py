@@ -17,8 +17,8 @@ from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
-from aerotrain.launch.backend import Found, GoneError
-from aerotrain.launch.decision import Ended, Restart, Seen
+from aerotrain.launch.backend import ExistingGroup, GroupGoneError
+from aerotrain.launch.decision import Ended, Observations, Restart
 from aerotrain.launch.history import History
 from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, together
 from aerotrain_airflow.kubernetes.identity import (
@@ -96,7 +96,7 @@ class PodClaim:
         self._wait_until = time.monotonic() + plan.job.deadlines.start
         self._said = False
 
-    async def find(self) -> Found | None:
+    async def find(self) -> ExistingGroup | None:
         """The group of the job's name; None for an incomplete one of this very attempt.
 
         Raises:
@@ -113,7 +113,7 @@ class PodClaim:
             and annotations(owner).get(STARTED) == "true"
             and annotations(owner)[DESCRIPTION] == self._plan.description
         )
-        return Found(
+        return ExistingGroup(
             handle=str(Handle.of(owner)),
             matches=matches,
             created=created_at(owner),
@@ -154,7 +154,7 @@ class PodClaim:
         await asyncio.sleep(ROOM_EVERY)
         return True
 
-    async def adopt(self, found: Found) -> bool:
+    async def adopt(self, found: ExistingGroup) -> bool:
         """Make this try the holder of the group, unless it was changed at the same moment."""
         owner = await self._owner_of(found)
         if owner is None:
@@ -168,12 +168,12 @@ class PodClaim:
             raise
         adopted = Event(event=EventType.ADOPT, at=time.time(), because=self._holder)
         log = EventLog(self._cluster, owner, self._holder)
-        with suppress(GoneError):
+        with suppress(GroupGoneError):
             while not await log.append([adopted]):
                 pass  # its follower has just added an event
         return True
 
-    async def delete(self, found: Found) -> None:
+    async def delete(self, found: ExistingGroup) -> None:
         """Delete a group that cannot be adopted, and wait until its names are free."""
         owner = await self._owner_of(found)
         if owner is None:
@@ -190,7 +190,7 @@ class PodClaim:
                     await _delete_pod(self._cluster, pod, force=True)
             await asyncio.sleep(_LOOK_EVERY)
 
-    async def _owner_of(self, found: Found) -> dict[str, Any] | None:
+    async def _owner_of(self, found: ExistingGroup) -> dict[str, Any] | None:
         owner = await self._cluster.get("ConfigMap", self._name)
         return owner if owner and Handle.parse(found.handle).is_of(owner) else None
 
@@ -242,7 +242,7 @@ class PodClaim:
                     raise TemporaryError(in_the_way(manifest, self._plan.namespace)) from error
                 await asyncio.sleep(_LOOK_EVERY)
 
-    async def _seen(self, owner: Manifest, events: Sequence[Event]) -> Seen:
+    async def _seen(self, owner: Manifest, events: Sequence[Event]) -> Observations:
         """The current observation of every replica of the owner's group."""
         observed = ObservedGroup(
             self._plan.job.names(),
@@ -318,7 +318,7 @@ async def restart_pod(
     Its former pod has ended before: otherwise two would have its DNS name.
 
     Raises:
-        GoneError: the group no longer exists.
+        GroupGoneError: the group no longer exists.
         TemporaryError: a pod of another group has the name, and remains.
     """
     count, began = restart.counts[name], time.monotonic()

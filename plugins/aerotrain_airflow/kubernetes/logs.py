@@ -16,7 +16,7 @@ from aerotrain.contract.errors import backoff
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Observation
 from aerotrain.launch.backend import Emit, LogLine
-from aerotrain_airflow.kubernetes.cluster import ApiError, AwayError, Cluster
+from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, UnavailableError
 from aerotrain_airflow.kubernetes.identity import CONTAINER, POSITIONS, Handle, annotations
 from aerotrain_airflow.kubernetes.lines import moment
 
@@ -143,7 +143,7 @@ class PodLogs:
                     self._collected.append((stamp, LogLine(name, text)))
                     self._read_to[str(name)] = stamp
                     self._new.set()
-        except AwayError:
+        except UnavailableError:
             return False
         except ApiError as error:
             return error.status in (400, 404)  # it never started, or is gone: nothing to read
@@ -171,7 +171,7 @@ class PodLogs:
             return
         emitted = dict(self._emitted)
         positions = {"annotations": {POSITIONS: json.dumps(emitted)}}
-        with suppress(ApiError, AwayError):  # the next positions include these
+        with suppress(ApiError, UnavailableError):  # the next positions include these
             name, uid = self._handle.name, self._handle.uid
             await self._cluster.patch("ConfigMap", name, uid, metadata=positions)
             self._stored = emitted

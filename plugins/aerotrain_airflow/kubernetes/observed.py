@@ -34,7 +34,7 @@ _REQUESTED = Observation(state=State.PENDING, reason="waits for its pod to be cr
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicaStatus:
+class ObservedReplica:
     """One replica: its observation, and since when, as times of ``time.time()``.
 
     ``waits_since`` is when its pod was created, requested, or admitted by its queue, and None
@@ -88,7 +88,7 @@ class ObservedGroup:
         # When the pod of a restarted replica was created; infinite until then.
         self._created_at: dict[ReplicaName, float] = {}
         #: The state of each replica that was observed, or that is missing.
-        self.replicas: dict[ReplicaName, ReplicaStatus] = {}
+        self.replicas: dict[ReplicaName, ObservedReplica] = {}
         #: When the last list of all pods began; None before the first one.
         self.looked: float | None = None
 
@@ -127,7 +127,7 @@ class ObservedGroup:
         if gone and not seen.state.ended:
             seen = observe_pod(None)
         known = before if before is not None and before.uid == uid else None
-        self.replicas[name] = ReplicaStatus(
+        self.replicas[name] = ObservedReplica(
             seen=seen,
             waits_since=self._waits_since(pod, known),
             started=started_at(pod) or (known.started if known else None),
@@ -138,7 +138,7 @@ class ObservedGroup:
         )
         return name
 
-    def _waits_since(self, pod: Manifest, known: ReplicaStatus | None) -> float | None:
+    def _waits_since(self, pod: Manifest, known: ObservedReplica | None) -> float | None:
         """Since when a pod waits to start; time in a queue, which may be hours, does not count.
 
         The pod does not have the time of its admission: it is when this follower observed it.
@@ -159,7 +159,7 @@ class ObservedGroup:
             before = self.replicas.get(name)
             if self._created_at.get(name, 0.0) >= began or (before and before.seen.state.ended):
                 continue
-            last = before or ReplicaStatus(seen=_MISSING, restarts=None)
+            last = before or ObservedReplica(seen=_MISSING, restarts=None)
             self.replicas[name] = replace(last, seen=_MISSING)
         self.looked = began
 
@@ -167,7 +167,7 @@ class ObservedGroup:
         """New pods are being created for these from ``now`` on; they do not count as missing."""
         for name, count in counts.items():
             self._created_at[name] = float("inf")
-            self.replicas[name] = ReplicaStatus(seen=_REQUESTED, waits_since=now, restarts=count)
+            self.replicas[name] = ObservedReplica(seen=_REQUESTED, waits_since=now, restarts=count)
 
     def not_created(self, names: Iterable[ReplicaName]) -> None:
         """The new pods could not be created: the restart is still to be carried out."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aerotrain.contract.event_log import Event, EventType, read
-from aerotrain.launch.backend import GoneError
+from aerotrain.launch.backend import GroupGoneError
 from aerotrain.launch.history import compacted
 from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster
 from aerotrain_airflow.kubernetes.identity import (
@@ -53,11 +53,11 @@ async def read_owner(cluster: Cluster, handle: Handle) -> dict[str, Any]:
     """The current owner of the group.
 
     Raises:
-        GoneError: it does not exist, or belongs to another group.
+        GroupGoneError: it does not exist, or belongs to another group.
     """
     owner = await cluster.get("ConfigMap", handle.name)
     if owner is None or not handle.is_of(owner):
-        raise GoneError(
+        raise GroupGoneError(
             f"the replica group {handle} is gone: its ConfigMap was deleted by hand, or another "
             "try of the task has replaced it"
         )
@@ -91,10 +91,10 @@ class EventLog:
         """Append events; False if another process has added some, which are then in ``events``.
 
         Raises:
-            GoneError: the group no longer exists, or another task try holds it.
+            GroupGoneError: the group no longer exists, or another task try holds it.
         """
         if self._held_by != self._holder:
-            raise GoneError(f"{self._handle.name} was taken over by another try of its task")
+            raise GroupGoneError(f"{self._handle.name} was taken over by another try of its task")
         both = compacted([*self.events, *events], LIMIT)
         data = {EVENTS: "".join(f"{each.to_json()}\n" for each in both)}
         name, uid, known = self._handle.name, self._handle.uid, self._text

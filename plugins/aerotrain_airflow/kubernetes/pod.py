@@ -9,6 +9,7 @@ from aerotrain.contract.environment import Variable
 from aerotrain.contract.errors import TERMINATION_LOG, SpecError, TerminationMessage
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Resources, Role
+from aerotrain.contract.steps import GRPC_PORT, REST_PORT, SERVED, SIDECAR_MODEL
 from aerotrain.launch.deadlines import heartbeat_timeout
 from aerotrain_airflow.kubernetes.identity import (
     CONTAINER,
@@ -323,3 +324,43 @@ def _admission(
         "kueue.x-k8s.io/pod-group-total-count": str(len(list(job.names()))),
         "kueue.x-k8s.io/role-hash": replica.role.value,
     }
+
+
+#: Not root, which is the user of TensorFlow Serving's image.
+_USER = 65532
+
+
+def server_pod(image: str) -> Template:
+    """The pod template with a server of that image, which watches the replica's scratch disk.
+
+    It is a sidecar: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/. So the
+    pod ends when the replica does.
+    """
+    folder = f"{SCRATCH}/{SERVED}/{SIDECAR_MODEL}"
+    server = {
+        "name": "server",
+        "image": image,
+        "restartPolicy": "Always",
+        "command": ["tensorflow_model_server"],
+        "args": [
+            f"--port={GRPC_PORT}",
+            f"--rest_api_port={REST_PORT}",
+            f"--model_name={SIDECAR_MODEL}",
+            f"--model_base_path={folder}",
+            "--file_system_poll_wait_seconds=1",
+        ],
+        "volumeMounts": [{"name": "scratch", "mountPath": SCRATCH, "readOnly": True}],
+        "resources": {
+            "requests": {"cpu": "500m", "memory": "512Mi"},
+            "limits": {"memory": "2Gi"},
+        },
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    replica = {"name": CONTAINER, "env": [{"name": Variable.SERVER.value, "value": "1"}]}
+    return {"spec": {"initContainers": [server], "containers": [replica]}}

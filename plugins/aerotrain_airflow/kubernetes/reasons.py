@@ -12,7 +12,7 @@ from aerotrain.contract.status import Failure, State
 from aerotrain.launch.deadlines import MORE_TIME
 
 
-class Place(StrEnum):
+class Field(StrEnum):
     """The part of a pod's status in which a reason appears."""
 
     POD = "status.reason"
@@ -23,13 +23,13 @@ class Place(StrEnum):
 
 
 @dataclass(frozen=True)
-class Row:
+class Reason:
     """One reason: what it means, a sentence for the user, and what to do about it.
 
     ``means`` is the state of the replica, or the failure by which it is LOST.
     """
 
-    place: Place
+    place: Field
     reason: str
     means: State | Failure
     what: str
@@ -49,95 +49,102 @@ _IMAGE = "check its image and its command"
 
 # A table, a row or two a reason.
 # fmt: off
-TABLE: tuple[Row, ...] = (
+TABLE: tuple[Reason, ...] = (
     # The end of a container. The kernel may kill a child of the replica, which then exits by
     # itself: the reason is OOMKilled with any exit code, including 0.
-    Row(Place.TERMINATED, "OOMKilled", Failure.MEMORY, "ran out of memory", "ask for more memory"),
-    Row(Place.TERMINATED, "StartError", State.FAILED, "cannot be started", _IMAGE),
-    Row(Place.TERMINATED, "ContainerCannotRun", State.FAILED, "cannot be started", _IMAGE),
-    Row(Place.TERMINATED, "ContainerStatusUnknown", Failure.NODE, "was lost with its node", _AGAIN),
+    Reason(Field.TERMINATED, "OOMKilled", Failure.MEMORY, "ran out of memory",
+        "ask for more memory"),
+    Reason(Field.TERMINATED, "StartError", State.FAILED, "cannot be started", _IMAGE),
+    Reason(Field.TERMINATED, "ContainerCannotRun", State.FAILED, "cannot be started", _IMAGE),
+    Reason(Field.TERMINATED, "ContainerStatusUnknown", Failure.NODE, "was lost with its node",
+        _AGAIN),
 
     # The end of a pod that its containers do not show, written by its node or by a controller.
-    Row(Place.POD, "DeadlineExceeded", Failure.TEMPORARY,
+    Reason(Field.POD, "DeadlineExceeded", Failure.TEMPORARY,
         "ran for longer than the deadline of its job", MORE_TIME),
-    Row(Place.POD, "Evicted", Failure.PREEMPTED, "was evicted by its node",
+    Reason(Field.POD, "Evicted", Failure.PREEMPTED, "was evicted by its node",
         "ask for as much memory and disk as it uses"),
-    Row(Place.POD, "Preempting", Failure.PREEMPTED, "was preempted by a critical pod", _AGAIN),
-    Row(Place.POD, "NodeLost", Failure.NODE, "was lost with its node", _AGAIN),
-    Row(Place.POD, "NodeShutdown", Failure.NODE, "went down with its node", _AGAIN),
-    Row(Place.POD, "Shutdown", Failure.NODE, "went down with its node", _AGAIN),
-    Row(Place.POD, "Terminated", Failure.NODE, "went down with its node", _AGAIN),
-    Row(Place.POD, "NodeAffinity", Failure.NODE, "was rejected by its node, whose labels changed",
+    Reason(Field.POD, "Preempting", Failure.PREEMPTED, "was preempted by a critical pod", _AGAIN),
+    Reason(Field.POD, "NodeLost", Failure.NODE, "was lost with its node", _AGAIN),
+    Reason(Field.POD, "NodeShutdown", Failure.NODE, "went down with its node", _AGAIN),
+    Reason(Field.POD, "Shutdown", Failure.NODE, "went down with its node", _AGAIN),
+    Reason(Field.POD, "Terminated", Failure.NODE, "went down with its node", _AGAIN),
+    Reason(Field.POD, "NodeAffinity", Failure.NODE, "was rejected by its node, "
+        "whose labels changed",
         _AGAIN),
-    Row(Place.POD, "UnexpectedAdmissionError", Failure.START,
+    Reason(Field.POD, "UnexpectedAdmissionError", Failure.START,
         "was rejected by its node, as when a device has failed", _AGAIN),
-    Row(Place.POD, "TopologyAffinityError", Failure.START, "was rejected by its node",
+    Reason(Field.POD, "TopologyAffinityError", Failure.START, "was rejected by its node",
         "ask for less on one node, or for a node that offers it"),
-    Row(Place.POD, "OutOfcpu", Failure.START, "was rejected by its node, which was full", _AGAIN),
-    Row(Place.POD, "OutOfmemory", Failure.START, "was rejected by its node, which was full",
+    Reason(Field.POD, "OutOfcpu", Failure.START, "was rejected by its node, which was full",
         _AGAIN),
-    Row(Place.POD, "OutOfpods", Failure.START, "was rejected by its node, which was full", _AGAIN),
+    Reason(Field.POD, "OutOfmemory", Failure.START, "was rejected by its node, which was full",
+        _AGAIN),
+    Reason(Field.POD, "OutOfpods", Failure.START, "was rejected by its node, which was full",
+        _AGAIN),
 
     # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
-    Row(Place.DISRUPTION, "PreemptionByScheduler", Failure.PREEMPTED,
+    Reason(Field.DISRUPTION, "PreemptionByScheduler", Failure.PREEMPTED,
         "was preempted by a pod of higher priority", "give it a priority class, or try again"),
-    Row(Place.DISRUPTION, "DeletionByTaintManager", Failure.PREEMPTED,
+    Reason(Field.DISRUPTION, "DeletionByTaintManager", Failure.PREEMPTED,
         "was evicted from its node by a taint", _AGAIN),
-    Row(Place.DISRUPTION, "EvictionByEvictionAPI", Failure.PREEMPTED,
+    Reason(Field.DISRUPTION, "EvictionByEvictionAPI", Failure.PREEMPTED,
         "was evicted, as when a node is drained", _AGAIN),
-    Row(Place.DISRUPTION, "DeletionByPodGC", Failure.NODE, "was lost with its node", _AGAIN),
-    Row(Place.DISRUPTION, "TerminationByKubelet", Failure.PREEMPTED,
+    Reason(Field.DISRUPTION, "DeletionByPodGC", Failure.NODE, "was lost with its node", _AGAIN),
+    Reason(Field.DISRUPTION, "TerminationByKubelet", Failure.PREEMPTED,
         "was ended by its node, for lack of resources or a shutdown", _AGAIN),
 
     # Not scheduled on a node.
-    Row(Place.SCHEDULED, "Unschedulable", State.PENDING, "waits because no node can take it",
+    Reason(Field.SCHEDULED, "Unschedulable", State.PENDING, "waits because no node can take it",
         "ask for less, or change what it asks of nodes and volumes"),
-    Row(Place.SCHEDULED, "SchedulingGated", State.PENDING, "waits until its queue admits it"),
-    Row(Place.SCHEDULED, "SchedulerError", State.PENDING,
+    Reason(Field.SCHEDULED, "SchedulingGated", State.PENDING, "waits until its queue admits it"),
+    Reason(Field.SCHEDULED, "SchedulerError", State.PENDING,
         "waits because the scheduler reports an error"),
 
     # Scheduled, and not running. Networks and registries recover; a wrong name does not.
-    Row(Place.WAITING, "ContainerCreating", State.PENDING, "waits for its image and volumes"),
-    Row(Place.WAITING, "PodInitializing", State.PENDING, "waits for its init containers"),
-    Row(Place.WAITING, "ErrImagePull", State.PENDING, "waits because its image cannot be pulled"),
-    Row(Place.WAITING, "ImagePullBackOff", State.PENDING,
+    Reason(Field.WAITING, "ContainerCreating", State.PENDING, "waits for its image and volumes"),
+    Reason(Field.WAITING, "PodInitializing", State.PENDING, "waits for its init containers"),
+    Reason(Field.WAITING, "ErrImagePull", State.PENDING,
         "waits because its image cannot be pulled"),
-    Row(Place.WAITING, "RegistryUnavailable", State.PENDING, "waits for its image's registry"),
-    Row(Place.WAITING, "InvalidImageName", State.FAILED, "has an image with no valid name",
+    Reason(Field.WAITING, "ImagePullBackOff", State.PENDING,
+        "waits because its image cannot be pulled"),
+    Reason(Field.WAITING, "RegistryUnavailable", State.PENDING, "waits for its image's registry"),
+    Reason(Field.WAITING, "InvalidImageName", State.FAILED, "has an image with no valid name",
         "correct it"),
-    Row(Place.WAITING, "ErrImageNeverPull", State.FAILED,
+    Reason(Field.WAITING, "ErrImageNeverPull", State.FAILED,
         "may not pull its image, and its node does not have it",
         "load the image onto the nodes, or change imagePullPolicy"),
-    Row(Place.WAITING, "SignatureValidationFailed", State.FAILED,
+    Reason(Field.WAITING, "SignatureValidationFailed", State.FAILED,
         "has an image whose signature is not valid", "have it signed"),
-    Row(Place.WAITING, "CreateContainerConfigError", State.FAILED, "cannot be created as described",
+    Reason(Field.WAITING, "CreateContainerConfigError", State.FAILED,
+        "cannot be created as described",
         "create the Secret or ConfigMap that it names, or use an image whose user is a number "
         "above 0"),
-    Row(Place.WAITING, "CreateContainerError", State.PENDING,
+    Reason(Field.WAITING, "CreateContainerError", State.PENDING,
         "waits because its container cannot be created"),
-    Row(Place.WAITING, "RunContainerError", State.PENDING,
+    Reason(Field.WAITING, "RunContainerError", State.PENDING,
         "waits because its container cannot be started"),
-    Row(Place.WAITING, "CrashLoopBackOff", State.PENDING, "waits for a side-car that crashes"),
+    Reason(Field.WAITING, "CrashLoopBackOff", State.PENDING, "waits for a side-car that crashes"),
 )
 # fmt: on
 
-_ROWS: Mapping[tuple[Place, str], Row] = {(row.place, row.reason): row for row in TABLE}
+_ROWS: Mapping[tuple[Field, str], Reason] = {(row.place, row.reason): row for row in TABLE}
 
 #: Reasons that are not in the table. The end of a container is then explained by its exit code.
-_OTHERS: Mapping[Place, Row] = {
-    Place.DISRUPTION: Row(
-        Place.DISRUPTION, "", Failure.PREEMPTED, "was ended by the cluster", _AGAIN
+_OTHERS: Mapping[Field, Reason] = {
+    Field.DISRUPTION: Reason(
+        Field.DISRUPTION, "", Failure.PREEMPTED, "was ended by the cluster", _AGAIN
     ),
-    Place.SCHEDULED: Row(Place.SCHEDULED, "", State.PENDING, "waits to be placed on a node"),
-    Place.WAITING: Row(Place.WAITING, "", State.PENDING, "waits"),
-    Place.POD: Row(Place.POD, "", Failure.NODE, "was ended by its node", _AGAIN),
+    Field.SCHEDULED: Reason(Field.SCHEDULED, "", State.PENDING, "waits to be placed on a node"),
+    Field.WAITING: Reason(Field.WAITING, "", State.PENDING, "waits"),
+    Field.POD: Reason(Field.POD, "", Failure.NODE, "was ended by its node", _AGAIN),
 }
 
 #: An image that does not exist or may not be pulled, in the words of docker, containerd and CRI-O.
 _NO_SUCH_IMAGE = ("not found", "manifest unknown", "denied", "unauthorized", "forbidden")
 
-_UNPULLABLE = Row(
-    Place.WAITING,
+_UNPULLABLE = Reason(
+    Field.WAITING,
     "",
     State.FAILED,
     "has an image that cannot be pulled",
@@ -145,7 +152,7 @@ _UNPULLABLE = Row(
 )
 
 
-def row_of(place: Place, reason: str, message: str = "") -> Row | None:
+def row_of(place: Field, reason: str, message: str = "") -> Reason | None:
     """What ``reason`` means at ``place``; ``message`` distinguishes cases with the same reason."""
     row = _ROWS.get((place, reason)) or _OTHERS.get(place)
     said = message.lower()

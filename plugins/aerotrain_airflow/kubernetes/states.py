@@ -13,7 +13,7 @@ from aerotrain.contract.errors import ExitCode, FinalError, TerminationMessage
 from aerotrain.contract.status import Failure, Observation, State, observed_exit
 from aerotrain.launch.restart_policy import FROM_OUTSIDE
 from aerotrain_airflow.kubernetes.identity import CONTAINER
-from aerotrain_airflow.kubernetes.reasons import Place, Row, row_of
+from aerotrain_airflow.kubernetes.reasons import Field, Reason, row_of
 
 Part = Mapping[str, Any]
 
@@ -130,7 +130,7 @@ def _own_end(ended: Part, status: Part, *, deleted: bool) -> Observation:
 def _known_end(ended: Part) -> Observation | None:
     """An end that the container's reason explains."""
     reason = ended.get("reason", "")
-    row = row_of(Place.TERMINATED, reason)
+    row = row_of(Field.TERMINATED, reason)
     if row is None:
         return None
     # The message of a container that was started is its own, not the reason of its end.
@@ -156,12 +156,12 @@ def _exit(code: int, message: str) -> Observation:
 def _taken_down(status: Part, code: int | None = None) -> Observation | None:
     """Why the cluster ended the pod, if it did."""
     reason = status.get("reason", "")
-    row = row_of(Place.POD, reason)
+    row = row_of(Field.POD, reason)
     if reason and row is not None:
         return _observation(row, reason, _message(status), code)
     disruption = _condition(status, "DisruptionTarget")
     reason = disruption.get("reason", "")
-    row = row_of(Place.DISRUPTION, reason)
+    row = row_of(Field.DISRUPTION, reason)
     if disruption.get("status") == "True" and row is not None:
         return _observation(row, reason, _message(disruption), code)
     return None
@@ -200,10 +200,10 @@ def _silence_of_node(status: Part) -> str:
 def _waiting(status: Part, own: Part, others: Mapping[str, Part]) -> Observation:
     """What a pod that has not started is waiting for; the wait may be futile."""
     waits = [state["waiting"] for state in (*others.values(), own) if "waiting" in state]
-    seen = [_explained(Place.WAITING, wait) for wait in waits]
+    seen = [_explained(Field.WAITING, wait) for wait in waits]
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
-        seen.append(_explained(Place.SCHEDULED, scheduled))
+        seen.append(_explained(Field.SCHEDULED, scheduled))
     return _most_telling(seen)
 
 
@@ -216,7 +216,7 @@ def _most_telling(seen: Sequence[Observation]) -> Observation:
 _PENDING = Observation(state=State.PENDING, reason="waits to be placed on a node")
 
 
-def _explained(place: Place, part: Part) -> Observation:
+def _explained(place: Field, part: Part) -> Observation:
     reason, message = part.get("reason", ""), _message(part)
     if reason == "ImagePullBackOff" and ": ErrImagePull: " in message:
         # The two reasons alternate every few seconds; the message to the user should not.
@@ -234,7 +234,7 @@ def _message(part: Part) -> str:
     return (part.get("message") or "").strip()
 
 
-def _observation(row: Row, reason: str, message: str, code: int | None = None) -> Observation:
+def _observation(row: Reason, reason: str, message: str, code: int | None = None) -> Observation:
     said = ": ".join(filter(None, (reason, message)))
     what = f"{row.what} ({said})" if said else row.what
     todo = f"; {row.todo}" if row.todo else ""

@@ -8,8 +8,8 @@ from typing import Any
 
 from aerotrain.contract.errors import backoff
 from aerotrain.contract.replicas import ReplicaName
-from aerotrain.launch.backend import Say
-from aerotrain_airflow.kubernetes.cluster import ApiError, AwayError, Cluster
+from aerotrain.launch.backend import Report
+from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, UnavailableError
 
 Manifest = Mapping[str, Any]
 
@@ -26,13 +26,13 @@ _PAUSES = (0.5, 5.0)
 _BEAT, STOPPED = 1.0, 10.0
 
 
-class Pulse:
+class StopDetector:
     """Says when this process was stopped: frozen, suspended, or busy with something else.
 
     ``clock`` gives seconds.
     """
 
-    def __init__(self, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, say: Report, clock: Callable[[], float] = time.monotonic) -> None:
         self.now = clock
         self._say = say
         self._last = clock()
@@ -74,8 +74,8 @@ class PodWatch:
         labels: str,
         take: Callable[[Manifest, bool], ReplicaName | None],
         took_all: Callable[[set[ReplicaName], float], None],
-        say: Say,
-        pulse: Pulse,
+        say: Report,
+        pulse: StopDetector,
     ) -> None:
         self._cluster = cluster
         self._pulse = pulse
@@ -109,7 +109,7 @@ class PodWatch:
                 version = await self._follow(version)
                 if time.monotonic() < opened + _PAUSES[0] and not self._is_list_due():
                     await asyncio.sleep(_PAUSES[1])  # some proxies close every watch at once
-            except (ApiError, AwayError) as error:
+            except (ApiError, UnavailableError) as error:
                 version = ""
                 has_expired = isinstance(error, ApiError) and error.status == 410
                 if has_expired or self._pulse.was_stopped_since(began):

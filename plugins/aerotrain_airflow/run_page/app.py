@@ -23,7 +23,7 @@ from aerotrain.contract.errors import AerotrainError, SpecError
 from aerotrain.contract.names import path_segment
 from aerotrain.store import MissingError, Store
 from aerotrain_airflow.operators.credentials import store_of
-from aerotrain_airflow.run_page.reading import Answers
+from aerotrain_airflow.run_page.rights import Answers
 from aerotrain_airflow.run_page.run_data import run_data
 from aerotrain_airflow.run_page.store_files import HEADERS, file_of, list_page
 from aerotrain_airflow.settings import Settings

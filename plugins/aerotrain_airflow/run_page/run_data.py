@@ -34,9 +34,8 @@ from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
 from aerotrain_airflow.goodput import goodput_of, merged
 from aerotrain_airflow.run_page.marks import at_steps, failure_of, marks_of
-from aerotrain_airflow.run_page.reading import content_of
-from aerotrain_airflow.run_page.step_times import slowest, step_times
-from aerotrain_airflow.run_page.timeline import Span, lanes_of
+from aerotrain_airflow.run_page.rights import content_of
+from aerotrain_airflow.run_page.timeline import Span, lanes_of, slowest, step_times
 
 #: The most evaluations that are read. Each is an object of its own.
 _MOST_EVALUATIONS = 200

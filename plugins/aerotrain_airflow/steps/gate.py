@@ -11,17 +11,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from aerotrain.contract.gate import Kind
+from aerotrain.contract.gate import RuleKind
 
 
 def at_least(metric: str, bound: Any, **others: Any) -> dict[str, Any]:
     """Refuse a model whose metric is below ``bound``, which may be a param of the run."""
-    return {"kind": Kind.AT_LEAST.value, "metric": metric, "bound": bound, **others}
+    return {"kind": RuleKind.AT_LEAST.value, "metric": metric, "bound": bound, **others}
 
 
 def at_most(metric: str, bound: Any, **others: Any) -> dict[str, Any]:
     """Refuse a model whose metric, such as an error, is above ``bound``."""
-    return {"kind": Kind.AT_MOST.value, "metric": metric, "bound": bound, **others}
+    return {"kind": RuleKind.AT_MOST.value, "metric": metric, "bound": bound, **others}
 
 
 def no_worse(metric: str, *, by: Any = 0.0, **others: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def no_worse(metric: str, *, by: Any = 0.0, **others: Any) -> dict[str, Any]:
     show a difference as large as the measured one with a probability below ``level`` only.
     ``aerotrain.evaluation.intervals`` says how that is estimated.
     """
-    return {"kind": Kind.NO_WORSE.value, "metric": metric, "by": by, **others}
+    return {"kind": RuleKind.NO_WORSE.value, "metric": metric, "by": by, **others}
 
 
 def bucket(column: str, buckets: int | Sequence[float]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from aerotrain.contract.errors import AerotrainError, SpecError
 from aerotrain.store import Store
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.settings import Settings
-from aerotrain_airflow.steps.watched import Batch, WatchedPrefix
+from aerotrain_airflow.steps.watched import NewFilesBatch, WatchedPrefix
 
 _Result = TypeVar("_Result")
 
@@ -87,7 +87,7 @@ class _Producer(SharedStreamProducer):
         self._is_reporting = False
         self._error = ""
 
-    async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], Batch]]:
+    async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], NewFilesBatch]]:
         while True:
             if not self._is_reporting and (batch := await self._tried(self._claimed)) is not None:
                 self._is_reporting = True
@@ -102,10 +102,10 @@ class _Producer(SharedStreamProducer):
                     await asyncio.sleep(self._trigger.poll)
             self._is_reporting = False
 
-    def _claimed(self) -> Batch | None:
+    def _claimed(self) -> NewFilesBatch | None:
         return self._prefix.claimed(*self._opened(), time.time())
 
-    def _confirmed(self, batch: Batch) -> bool:
+    def _confirmed(self, batch: NewFilesBatch) -> bool:
         _, store = self._opened()
         self._prefix.confirm(store, batch)
         return True

@@ -6,9 +6,9 @@ from typing import Any
 from airflow.sdk import XComArg
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.formats import Format
 from aerotrain.contract.gate import SERVING, Choice
-from aerotrain_airflow.kubernetes.serving import server_pod
+from aerotrain.contract.steps import Format
+from aerotrain_airflow.kubernetes.pod import server_pod
 from aerotrain_airflow.kubernetes.template import merge
 from aerotrain_airflow.operators.job import JobOperator
 from aerotrain_airflow.operators.release import (
@@ -172,7 +172,7 @@ def serve_check(
 
     On Kubernetes, the server is a sidecar container of ``image`` with TensorFlow Serving's command
     line, which needs Kubernetes 1.29 or later. Elsewhere, or without an image,
-    ``command`` starts it: the words of ``aerotrain.contract.serving_check.ServeCheckArguments``.
+    ``command`` starts it: the words of ``aerotrain.contract.steps.ServeCheckArguments``.
     Without both, it is the server for development. ``environment`` is as for ``train``; ``pod`` is
     the template of the step's only pod. ``other`` are arguments of Airflow's operators.
 

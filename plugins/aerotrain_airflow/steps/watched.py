@@ -36,7 +36,7 @@ MOST_NAMES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class ReportClaim:
     """The tags of files that a watcher reports, by key; until a time in seconds since 1970."""
 
     name: str
@@ -49,7 +49,7 @@ class Reported:
     """The tag of each reported file by key, and the files that are being reported."""
 
     files: Mapping[str, str] = field(default_factory=dict)
-    claim: Claim | None = None
+    claim: ReportClaim | None = None
 
     def to_json(self) -> bytes:
         return json.dumps({"format": FORMAT, **asdict(self)}).encode()
@@ -68,7 +68,7 @@ class Reported:
             if data["format"] != FORMAT:
                 raise ValueError(f"version {data['format']} of the format, this is {FORMAT}")
             claim = data["claim"]
-            return cls(files=data["files"], claim=None if claim is None else Claim(**claim))
+            return cls(files=data["files"], claim=None if claim is None else ReportClaim(**claim))
         except (ValueError, TypeError, KeyError) as error:
             raise FinalError(
                 f"{url} does not say which files were reported ({error!r}): delete it, and all "
@@ -77,7 +77,7 @@ class Reported:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class NewFilesBatch:
     """New files to report in one event: their tags by key, and all keys of the prefix."""
 
     claim: str
@@ -109,7 +109,7 @@ class WatchedPrefix:
         self._reported = Reported()
         self._since: float | None = None  # when the first file was seen that is not reported
 
-    def claimed(self, source: Store, store: Store, now: float) -> Batch | None:
+    def claimed(self, source: Store, store: Store, now: float) -> NewFilesBatch | None:
         """Claim the new files of ``source``, once none has changed or landed since the last call.
 
         Those that are complete wait up to ``PATIENCE`` for others. What was reported is in
@@ -129,7 +129,7 @@ class WatchedPrefix:
         self._since = now if self._since is None else self._since
         if new.keys() - ready.keys() and now < self._since + PATIENCE:
             return None
-        own: Claim | None = None
+        own: ReportClaim | None = None
 
         def swapped(reported: Reported) -> Reported | None:
             nonlocal own
@@ -137,16 +137,16 @@ class WatchedPrefix:
             files = _first_folders(_new(ready, reported))
             if not files or (reported.claim is not None and now < reported.claim.until):
                 return None
-            own = Claim(name=uuid.uuid4().hex, until=now + CLAIM_SECONDS, files=files)
+            own = ReportClaim(name=uuid.uuid4().hex, until=now + CLAIM_SECONDS, files=files)
             return replace(reported, claim=own)
 
         self._swap(store, swapped)
         if own is None:
             return None
         self._since = None
-        return Batch(claim=own.name, files=own.files, present=frozenset(listed))
+        return NewFilesBatch(claim=own.name, files=own.files, present=frozenset(listed))
 
-    def confirm(self, store: Store, batch: Batch) -> None:
+    def confirm(self, store: Store, batch: NewFilesBatch) -> None:
         """Keep that these files were reported, and forget those that were deleted.
 
         Raises:

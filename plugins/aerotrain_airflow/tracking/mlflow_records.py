@@ -32,7 +32,7 @@ _UNKNOWN, _LONGEST = re.compile(r"[^\w./ -]"), 6000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class MetricPoint:
     """A value of a metric at a step; ``at`` is a time in seconds."""
 
     metric: str
@@ -58,7 +58,7 @@ class Record:
     status: str = RUNNING
     tags: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
-    points: Sequence[Point] = ()
+    points: Sequence[MetricPoint] = ()
     data: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
     version: str | None = None
@@ -119,7 +119,7 @@ def _training(output: TaskOutput, empty: Record) -> Record:
     )
 
 
-def _training_points(output: TaskOutput, folder: str) -> Iterator[Point]:
+def _training_points(output: TaskOutput, folder: str) -> Iterator[MetricPoint]:
     curves = Curves.from_bytes(b"")
     with suppress(MissingError):
         curves = Curves.from_bytes(output.store(folder).get(CURVES))
@@ -218,10 +218,10 @@ def _with_url(output: TaskOutput, empty: Record, url: str) -> Record:
 
 def _points(
     output: TaskOutput, metrics: Mapping[str, float], *, step: int = 0, at: float | None = None
-) -> Iterator[Point]:
+) -> Iterator[MetricPoint]:
     for name, value in metrics.items():
         moment = time.time() if at is None else at
-        yield Point(metric=_name(output, name), value=float(value), step=step, at=moment)
+        yield MetricPoint(metric=_name(output, name), value=float(value), step=step, at=moment)
 
 
 def _name(output: TaskOutput, name: str) -> str:

@@ -11,7 +11,7 @@ from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.options import is_number
 
 
-class Kind(StrEnum):
+class RuleKind(StrEnum):
     """What a rule requires of a metric."""
 
     AT_LEAST = "at_least"
@@ -79,14 +79,14 @@ class Rule:
 
     def __post_init__(self) -> None:
         where = f"the rule {self.kind}({self.metric!r})"
-        if self.kind not in tuple(Kind):
+        if self.kind not in tuple(RuleKind):
             raise SpecError(
-                f"a rule of a gate must be one of {', '.join(Kind)}, got {self.kind!r}"
-                f"{nearest(str(self.kind), Kind)}"
+                f"a rule of a gate must be one of {', '.join(RuleKind)}, got {self.kind!r}"
+                f"{nearest(str(self.kind), RuleKind)}"
             )
         if not isinstance(self.metric, str) or not self.metric:
             raise SpecError(f"a rule needs the name of a metric, got {self.metric!r}")
-        if self.kind == Kind.NO_WORSE:
+        if self.kind == RuleKind.NO_WORSE:
             if self.bound is not None:
                 raise SpecError(f"{where} has no bound: it compares with the baseline")
             if not is_number(self.by) or self.by < 0:
@@ -114,7 +114,7 @@ class Rule:
 
     def __str__(self) -> str:
         name = self.metric if self.output is None else f"{self.output}_{self.metric}"
-        if self.kind == Kind.NO_WORSE:
+        if self.kind == RuleKind.NO_WORSE:
             return f"{name} no worse" + (f" by more than {self.by:g}" if self.by else "")
         return f"{name} {self.kind.replace('_', ' ')} {self.bound:g}"
 
@@ -178,8 +178,8 @@ def check_gate(rules: Sequence[Rule]) -> None:
     Raises:
         SpecError: no model can meet a bound, or two bounds of one metric.
     """
-    lows = [each for each in rules if each.kind == Kind.AT_LEAST and each.bound is not None]
-    highs = [each for each in rules if each.kind == Kind.AT_MOST and each.bound is not None]
+    lows = [each for each in rules if each.kind == RuleKind.AT_LEAST and each.bound is not None]
+    highs = [each for each in rules if each.kind == RuleKind.AT_MOST and each.bound is not None]
     for low in lows:
         assert low.bound is not None
         if low.bound > 1 and _SHARE.search(low.metric):

@@ -8,7 +8,14 @@ from typing import Any, ClassVar, Self
 from aerotrain.contract.errors import SpecError, counted, nearest
 from aerotrain.contract.layout import RESULT, RUNS
 from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH, is_path_segment, path_segment
-from aerotrain.contract.options import Kind, Section, check_options, check_types, known, option
+from aerotrain.contract.options import (
+    OptionType,
+    Section,
+    check_options,
+    check_types,
+    known,
+    option,
+)
 from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Resources, Role
 from aerotrain.contract.strategy import StrategyRules, rules_of
 
@@ -103,7 +110,7 @@ class Job:
         "not be scheduled.",
         empty="all of them",
         section=Section.RECOVERY,
-        kind=Kind.INTEGER,
+        kind=OptionType.INTEGER,
         minimum=0,
     )
     replicas: tuple[ReplicaSpec, ...] = field(

@@ -29,7 +29,7 @@ class Section(StrEnum):
     RETENTION = "Retention"
 
 
-class Kind(StrEnum):
+class OptionType(StrEnum):
     """The types of an option's value, as JSON Schema names them."""
 
     BOOLEAN = "boolean"
@@ -39,12 +39,12 @@ class Kind(StrEnum):
     OBJECT = "object"
 
 
-_PYTHON: Mapping[Kind, type | tuple[type, ...]] = {
-    Kind.BOOLEAN: bool,
-    Kind.INTEGER: int,
-    Kind.NUMBER: (int, float),
-    Kind.STRING: str,
-    Kind.OBJECT: Mapping,
+_PYTHON: Mapping[OptionType, type | tuple[type, ...]] = {
+    OptionType.BOOLEAN: bool,
+    OptionType.INTEGER: int,
+    OptionType.NUMBER: (int, float),
+    OptionType.STRING: str,
+    OptionType.OBJECT: Mapping,
 }
 
 #: JSON Schema of finite numbers; it accepts all values of other types. Airflow would store NaN and
@@ -76,7 +76,7 @@ class Option:
     title: str
     help: str
     section: Section
-    kind: Kind
+    kind: OptionType
     minimum: float | None = None
     above: float | None = None
     maximum: float | None = None
@@ -103,7 +103,7 @@ class Option:
     @property
     def needs_value(self) -> bool:
         """Whether a run has a value of it other than a switch or an empty object."""
-        return not self.optional and self.kind not in (Kind.OBJECT, Kind.BOOLEAN)
+        return not self.optional and self.kind not in (OptionType.OBJECT, OptionType.BOOLEAN)
 
     def json_schema(self) -> dict[str, Any]:
         """The accepted values as JSON Schema, https://json-schema.org/draft/2020-12.
@@ -111,9 +111,9 @@ class Option:
         Null is always accepted: where it is no value of the option, it means its default.
         """
         schema: dict[str, Any] = {"type": ["null", self.kind.value]}
-        if self.kind is Kind.NUMBER:
+        if self.kind is OptionType.NUMBER:
             schema |= _FINITE_OPTION
-        if self.kind is Kind.OBJECT:
+        if self.kind is OptionType.OBJECT:
             schema["additionalProperties"] = dict(_FINITE)
         for name, value in (
             ("minimum", self.minimum),
@@ -141,11 +141,11 @@ class Option:
                 f"there is no {name} {value!r}{nearest(str(value), self.choices)}; use one "
                 f"of {', '.join(self.choices)}"
             )
-        is_number = self.kind in (Kind.INTEGER, Kind.NUMBER)
+        is_number = self.kind in (OptionType.INTEGER, OptionType.NUMBER)
         fits = isinstance(value, _PYTHON[self.kind])
         if is_number and fits:
             fits = not isinstance(value, bool) and self._is_within(value)
-        elif self.kind is Kind.STRING and fits:
+        elif self.kind is OptionType.STRING and fits:
             fits = re.fullmatch(self.pattern, value) is not None
         if not fits:
             raise SpecError(f"{name} must be {self._expected()}, got {value!r}")
@@ -166,11 +166,11 @@ class Option:
 
     def _expected(self) -> str:
         words = {
-            Kind.BOOLEAN: "true or false",
-            Kind.INTEGER: "a whole number",
-            Kind.NUMBER: "a number",
-            Kind.STRING: self.form or "a string",
-            Kind.OBJECT: "an object",
+            OptionType.BOOLEAN: "true or false",
+            OptionType.INTEGER: "a whole number",
+            OptionType.NUMBER: "a number",
+            OptionType.STRING: self.form or "a string",
+            OptionType.OBJECT: "an object",
         }[self.kind]
         if self.minimum is not None and self.maximum is not None:
             words += f" from {self.minimum:g} to {self.maximum:g}"
@@ -196,7 +196,7 @@ def option(default: Any, *, title: str, help: str, section: Section, **more: Any
     return field(default=default, metadata=metadata)
 
 
-def _kind_of(default: Any) -> Kind:
+def _kind_of(default: Any) -> OptionType:
     # bool comes before int, because a bool is also an int.
     return next(kind for kind, python in _PYTHON.items() if isinstance(default, python))
 

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from string import Formatter
 from typing import Any, ClassVar
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.formats import Format, formats_of
-from aerotrain.contract.gate import SERVING, Choice, Kind, Rule, check_gate
+from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.gate import SERVING, Choice, Rule, RuleKind, check_gate
 from aerotrain.contract.job import Deadlines, Job, Restarts
 from aerotrain.contract.options import Arguments, check_types, is_number
 from aerotrain.contract.predicting import (
@@ -17,8 +18,117 @@ from aerotrain.contract.predicting import (
 )
 from aerotrain.contract.preparing import FinalizeArguments, PartitionArguments, PlanArguments
 from aerotrain.contract.replicas import Role
-from aerotrain.contract.serving_check import ServeCheckArguments
 from aerotrain.contract.training import TrainArguments
+
+#: A server as a sidecar of the check: the name of its model, the folder of models in the scratch
+#: folder, and its ports of REST and gRPC.
+SIDECAR_MODEL, SERVED, REST_PORT, GRPC_PORT = "model", "served", 8501, 8500
+
+#: What a command may contain in braces.
+PLACES = ("name", "folder", "rest_port", "grpc_port")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeCheckArguments(Arguments):
+    """Check an exported version in a server.
+
+    ``version`` is the URL of the version. ``command`` starts the server: ``{folder}`` in it is
+    replaced by the folder of the versions of the model ``{name}``, and ``{rest_port}`` and
+    ``{grpc_port}`` by the ports of REST and gRPC. Without a command, it is a server for
+    development.
+
+    The requests that the export carries must be answered with the predictions of the training. Then
+    one record at a time is asked for, ``rate`` times a second for ``seconds`` seconds, by REST.
+    ``p99`` is the longest accepted 99th percentile of the latencies, in milliseconds.
+
+    Raises:
+        SpecError: a value is not accepted; the message says what was expected.
+    """
+
+    TITLE: ClassVar = "serve_check"
+
+    version: str
+    command: Sequence[str] = ()
+    rate: float = 50.0
+    seconds: float = 5.0
+    p99: float | None = None
+    start: float = 300.0
+
+    def __post_init__(self) -> None:
+        check_types(self, version=str)
+        if isinstance(self.command, str) or not all(isinstance(each, str) for each in self.command):
+            raise SpecError(f"command of serve_check must be a list of words, got {self.command!r}")
+        places = {place for word in self.command for _, place, *_ in Formatter().parse(word)}
+        if unknown := places - {None, *PLACES}:
+            raise SpecError(
+                f"command of serve_check has {{{min(map(str, unknown))}}}, and can have "
+                f"{', '.join(f'{{{each}}}' for each in PLACES)}"
+            )
+        for name in ("rate", "seconds", "p99", "start"):
+            value = getattr(self, name)
+            if not (value is None and name == "p99") and (not is_number(value) or value <= 0):
+                raise SpecError(f"{name} of serve_check must be above zero, got {value!r}")
+        if not self.version.rstrip("/").rpartition("/")[2].isdigit():
+            raise SpecError(
+                f"version of serve_check must be the URL of a version, such as "
+                f"s3://bucket/flats/serving/7, got {self.version!r}"
+            )
+
+
+class Format(StrEnum):
+    """A format of a model; each runs in a runtime of its own."""
+
+    SAVEDMODEL = "savedmodel"
+    LITERT = "litert"
+    ONNX = "onnx"
+
+    @property
+    def file(self) -> str:
+        """The model's file in the folder of a version, next to the SavedModel."""
+        return _FILES[self]
+
+    @property
+    def packages(self) -> Sequence[str]:
+        """The modules that convert to the format and run it; the extra of its name has them."""
+        return _PACKAGES[self]
+
+
+_FILES = {Format.LITERT: "model.tflite", Format.ONNX: "model.onnx"}
+_PACKAGES: Mapping[Format, Sequence[str]] = {
+    Format.SAVEDMODEL: (),
+    Format.LITERT: ("ai_edge_litert",),
+    Format.ONNX: ("onnx", "onnxruntime", "tf2onnx"),
+}
+
+#: Integers of 8 bits for weights and activations, scaled by the values of real records.
+INT8 = "int8"
+
+
+def formats_of(step: str, formats: Any, quantize: Any) -> list[Format]:
+    """The formats besides the SavedModel, which every export has.
+
+    Raises:
+        SpecError: a format or ``quantize`` is not known; the message names the argument of
+            ``step``.
+    """
+    if isinstance(formats, str) or not isinstance(formats, Sequence):
+        raise SpecError(f"formats of {step} must be a list of formats, got {formats!r}")
+    for each in formats:
+        if each not in list(Format):
+            raise SpecError(
+                f"formats of {step} has {each!r}{nearest(each, list(Format))}; there are "
+                f"{', '.join(Format)}"
+            )
+    found: list[Format] = [each for each in Format if each in formats and each != Format.SAVEDMODEL]
+    if quantize not in (None, INT8):
+        raise SpecError(f"quantize of {step} must be {INT8!r} or null, got {quantize!r}")
+    if quantize and not found:
+        raise SpecError(
+            f"quantize of {step} is {quantize!r}, and the SavedModel is not quantized: name "
+            f"'{Format.LITERT}' or '{Format.ONNX}' in formats too"
+        )
+    return found
+
 
 #: Seconds within which the check of a training must start, and end.
 _CHECK_SECONDS = 180.0
@@ -161,7 +271,7 @@ class EvaluateArguments(Arguments):
     def rules(self) -> list[Rule]:
         """The rules, those of ``thresholds`` among them."""
         bounds = [
-            Rule(kind=Kind.AT_LEAST, metric=metric, bound=least)
+            Rule(kind=RuleKind.AT_LEAST, metric=metric, bound=least)
             for metric, least in self.thresholds.items()
         ]
         return [*bounds, *(Rule.from_dict(each) for each in self.gate)]
@@ -169,7 +279,7 @@ class EvaluateArguments(Arguments):
     @property
     def compares(self) -> bool:
         """Whether a rule needs a baseline."""
-        return any(rule.kind == Kind.NO_WORSE for rule in self.rules)
+        return any(rule.kind == RuleKind.NO_WORSE for rule in self.rules)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aerotrain.contract.errors import SpecError, nearest
-from aerotrain.contract.options import Kind, Section, check_options, option
+from aerotrain.contract.options import OptionType, Section, check_options, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class TrainingOptions:
         help="Replicas that compute, the chief not counted.",
         empty=_defaults("workers"),
         section=Section.REPLICAS,
-        kind=Kind.INTEGER,
+        kind=OptionType.INTEGER,
         minimum=0,
     )
     ps: int | None = option(
@@ -118,7 +118,7 @@ class TrainingOptions:
         empty=_defaults("ps"),
         strategy="parameter_server",
         section=Section.REPLICAS,
-        kind=Kind.INTEGER,
+        kind=OptionType.INTEGER,
         minimum=0,
     )
     evaluator: bool = option(
@@ -135,7 +135,7 @@ class TrainingOptions:
         "others, where input is the bottleneck. Not available under dtensor.",
         empty="none",
         section=Section.REPLICAS,
-        kind=Kind.INTEGER,
+        kind=OptionType.INTEGER,
         minimum=0,
     )
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.options import (
     Arguments,
-    Kind,
+    OptionType,
     Section,
     check_options,
     check_types,
@@ -75,7 +75,7 @@ class TrainArguments(Arguments):
         help="Passed to build_model in hparams, which must read it.",
         empty="that of build_model",
         section=Section.TRAINING,
-        kind=Kind.NUMBER,
+        kind=OptionType.NUMBER,
         above=0,
     )
     seed: int = option(
@@ -106,7 +106,7 @@ class TrainArguments(Arguments):
         "max:NAME where Keras does not know which is better.",
         empty="the weights of the last epoch",
         section=Section.TRAINING,
-        kind=Kind.STRING,
+        kind=OptionType.STRING,
     )
     start_from: str | None = option(
         None,
@@ -116,7 +116,7 @@ class TrainArguments(Arguments):
         "an exported version or of a checkpoint; or the id of a run of this DAG.",
         empty="random values",
         section=Section.TRAINING,
-        kind=Kind.STRING,
+        kind=OptionType.STRING,
         pattern=".+",
         form="serving, a URL, or the id of a run",
         in_form=False,
@@ -195,7 +195,7 @@ class TrainArguments(Arguments):
         "by batch are called, and checkpoints are saved between two calls.",
         empty=f"{STEPS_PER_EXECUTION}, or 1 for a callback of the user's own by batch",
         section=Section.PERFORMANCE,
-        kind=Kind.INTEGER,
+        kind=OptionType.INTEGER,
         minimum=1,
     )
     dtype_policy: str = option(
@@ -250,7 +250,7 @@ class TrainArguments(Arguments):
         empty="the interval of least cost, from the measured time of a save and the failures of "
         "this training",
         section=Section.RECOVERY,
-        kind=Kind.NUMBER,
+        kind=OptionType.NUMBER,
         above=0,
         optional=True,
     )

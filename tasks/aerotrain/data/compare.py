@@ -4,7 +4,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import load_dataset, load_pictures, load_statistics
 from aerotrain.data.prepare.finalize import rejections_of, written_partitions
 from aerotrain.data.prepare.layout import Plan
-from aerotrain.data.statistics.page import Comparison, Described, page
+from aerotrain.data.statistics.page import DataComparison, Described, page
 from aerotrain.store import open_store
 
 
@@ -21,7 +21,7 @@ def page_of_two(before: str, now: str) -> str:
     dataset, store = load_dataset(now), open_store(now)
     plan = Plan.read(store)
     described = _described(now)
-    comparison = Comparison.of(_described(before), described, plan.rules)
+    comparison = DataComparison.of(_described(before), described, plan.rules)
     rejected = rejections_of(store, written_partitions(store, plan))
     return page(described, dataset.splits, plan.inferred, comparison, dataset.label, rejected)
 

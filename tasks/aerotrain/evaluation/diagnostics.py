@@ -160,7 +160,7 @@ def _output_of(y: NDArray[Any], predictions: NDArray[Any], names: Sequence[str])
     )
     if width > _MOST_CLASSES or not (are_classes or is_one_hot):
         return None
-    return Classes(names if len(names) == width else [str(each) for each in range(width)])
+    return ClassDiagnostics(names if len(names) == width else [str(each) for each in range(width)])
 
 
 class Calibration:
@@ -251,7 +251,7 @@ class Binary:
         yield from _never_predicted(self._names, predicted, self._counts.sum(axis=1))
 
 
-class Classes:
+class ClassDiagnostics:
     """Probabilities, or logits, of several classes."""
 
     def __init__(self, names: Sequence[str]) -> None:

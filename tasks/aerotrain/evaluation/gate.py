@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.contract.gate import Kind, Rule, columns_of
+from aerotrain.contract.gate import Rule, RuleKind, columns_of
 from aerotrain.data.dataset import Schema
 from aerotrain.evaluation.metrics import (
     CellMetrics,
@@ -118,7 +118,7 @@ class Gate:
         for rule, name in zip(self._rules, self._names, strict=True):
             if name in by_batches:
                 verdicts.append(of_batches(rule, name, ours[name], whole.records(0)))
-            elif compared or rule.kind != Kind.NO_WORSE:
+            elif compared or rule.kind != RuleKind.NO_WORSE:
                 sums = [whole, *(by_slicing[repr(each)] for each in rule.slices)]
                 verdicts += judge.verdicts(rule, name, sums)
         figures = judge.figures(whole, CANDIDATE, 0)
@@ -132,7 +132,7 @@ class Gate:
 
     def _check_no_sums(self, by_batches: Sequence[str]) -> None:
         for rule, name in zip(self._rules, self._names, strict=True):
-            if name in by_batches and (rule.kind == Kind.NO_WORSE or rule.slices):
+            if name in by_batches and (rule.kind == RuleKind.NO_WORSE or rule.slices):
                 raise FinalError(
                     f"{rule} needs values of single records, and {name!r} of a batch is not made "
                     "of those of its records: use at_least or at_most without slices, or a metric "
@@ -158,7 +158,7 @@ def check_rules_of_batches(rules: Sequence[Rule]) -> None:
         FinalError: one compares, or has slices.
     """
     for rule in rules:
-        if rule.kind == Kind.NO_WORSE or rule.slices:
+        if rule.kind == RuleKind.NO_WORSE or rule.slices:
             raise FinalError(
                 f"{rule} needs metrics of single records, and this model has its own test_step, or "
                 "metrics that layers update, or is one of tf_keras: use at_least or at_most "
@@ -188,7 +188,7 @@ def check_rules(
         for given in rule.slices:
             check_slice(given, schema)
     extra = extra_metrics(rules, compiled, functions)
-    compared = {name_of(r, compiled): r for r in rules if r.kind == Kind.NO_WORSE}
+    compared = {name_of(r, compiled): r for r in rules if r.kind == RuleKind.NO_WORSE}
     return {name: _more_is_better(model, name, rule, extra) for name, rule in compared.items()}
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from aerotrain.contract.errors import counted
-from aerotrain.contract.gate import Choice, Kind, Rule
+from aerotrain.contract.gate import Choice, Rule, RuleKind
 from aerotrain.evaluation.intervals import FEWEST_GROUPS, Estimate, holm
 from aerotrain.evaluation.records import BASELINE, CANDIDATE
 from aerotrain.evaluation.slices import ALL
@@ -80,7 +80,7 @@ class Judge:
     def verdicts(self, rule: Rule, name: str, slicings: Sequence[Sums]) -> list[Verdict]:
         """The verdicts of a rule on the metric ``name`` in every slice of ``slicings``."""
         places = [(sums, number) for sums in slicings for number in range(len(sums.slicing.names))]
-        if rule.kind == Kind.NO_WORSE:
+        if rule.kind == RuleKind.NO_WORSE:
             return self._compared(rule, name, places)
         verdicts = []
         for sums, number in places:
@@ -145,7 +145,7 @@ def of_batches(rule: Rule, name: str, value: float, records: int) -> Verdict:
 def bounded(rule: Rule, seen: Mapping[str, Any]) -> Verdict:
     """The verdict of a bound; ``seen`` has those fields of it that the rule does not decide."""
     assert rule.bound is not None
-    value, below = seen["value"], rule.kind == Kind.AT_LEAST
+    value, below = seen["value"], rule.kind == RuleKind.AT_LEAST
     if not math.isfinite(value):
         return Verdict(**seen, verdict=FAIL, reason=_not_finite(seen))
     if value >= rule.bound if below else value <= rule.bound:
@@ -191,7 +191,7 @@ def _has_enough(rule: Rule, seen: Mapping[str, Any]) -> bool:
 
 def _is_always_judged(rule: Rule, seen: Mapping[str, Any]) -> bool:
     """Whether it is a bound for all records, without which a model would pass unseen."""
-    return rule.kind != Kind.NO_WORSE and seen["slice"] == ALL
+    return rule.kind != RuleKind.NO_WORSE and seen["slice"] == ALL
 
 
 def _too_few(rule: Rule, seen: dict[str, Any], groups: int) -> Verdict:

@@ -13,7 +13,7 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
-from aerotrain.launch.decision import Ended, Look, Restart, Seen
+from aerotrain.launch.decision import Ended, GroupObservation, Observations, Restart
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class LogLine:
 Emit = Callable[[LogLine], None]
 
 #: Receives a message about the group itself.
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-class GoneError(TemporaryError):
+class GroupGoneError(TemporaryError):
     """The group no longer exists, or another try holds it; the message says which."""
 
 
-class NotNowError(TemporaryError):
+class RetryLaterError(TemporaryError):
     """The group exists, but nothing can be changed in it for now.
 
     A resource is used up, such as disk space, or the system that runs the replicas is unavailable.
@@ -64,7 +64,7 @@ PlanT = TypeVar("PlanT", bound=LaunchPlan)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class ExistingGroup:
     """An existing group under the name of a plan's job.
 
     ``matches`` means that it was created completely, and from the plan's description. ``created``
@@ -75,22 +75,22 @@ class Found:
     matches: bool
     created: float
     events: Sequence[Event]
-    seen: Seen
+    seen: Observations
 
 
-class Claim(Protocol):
+class GroupClaim(Protocol):
     """A scope in which one task try creates or adopts the group of a plan."""
 
-    async def find(self) -> Found | None:
+    async def find(self) -> ExistingGroup | None:
         """The existing group under the job's name, if any."""
 
     async def create(self) -> str | None:
         """Create the whole group, or nothing; None if its name was taken meanwhile."""
 
-    async def adopt(self, found: Found) -> bool:
+    async def adopt(self, found: ExistingGroup) -> bool:
         """Make this task try the holder of the group; False if it changed at the same moment."""
 
-    async def delete(self, found: Found) -> None:
+    async def delete(self, found: ExistingGroup) -> None:
         """Delete the group, and wait until its names are free."""
 
 
@@ -108,27 +108,27 @@ class Group(Protocol):
     def events(self) -> Sequence[Event]:
         """Its event log, as far as this follower has read it."""
 
-    async def observe(self, seconds: float, *, look_again: bool = False) -> Look:
+    async def observe(self, seconds: float, *, look_again: bool = False) -> GroupObservation:
         """Observe every replica once something has changed, or after ``seconds``.
 
         With ``look_again`` the replicas are queried even if no change is known.
 
         Raises:
-            GoneError: the group does not exist, or this task try is not its holder.
+            GroupGoneError: the group does not exist, or this task try is not its holder.
         """
 
     async def append(self, events: Sequence[Event]) -> bool:
         """Append to the event log; False if another follower was first, then ``events`` is updated.
 
         Raises:
-            GoneError, NotNowError
+            GroupGoneError, RetryLaterError
         """
 
     async def restart(self, restart: Restart) -> None:
         """Restart these replicas to these restart counts, even if another process has begun to.
 
         Raises:
-            GoneError, NotNowError
+            GroupGoneError, RetryLaterError
         """
 
     async def finish(self, ended: Ended) -> None:
@@ -152,14 +152,14 @@ class Backend(Protocol[PlanT]):
             FinalError, TemporaryError: they could not.
         """
 
-    def claim(self, plan: PlanT) -> AbstractAsyncContextManager[Claim]:
+    def claim(self, plan: PlanT) -> AbstractAsyncContextManager[GroupClaim]:
         """The scope in which to create or adopt the plan's group."""
 
-    def open(self, handle: str, emit: Emit, say: Say) -> AbstractAsyncContextManager[Group]:
+    def open(self, handle: str, emit: Emit, say: Report) -> AbstractAsyncContextManager[Group]:
         """Follow a group. ``emit`` gets each line of its replicas once, across all followers.
 
         Raises:
-            GoneError: it does not exist.
+            GroupGoneError: it does not exist.
         """
 
     async def events(self, handle: str) -> list[Event]:

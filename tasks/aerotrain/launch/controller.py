@@ -21,17 +21,17 @@ from aerotrain.launch.deadlines import (
 from aerotrain.launch.decision import (
     Decision,
     Ended,
+    GroupObservation,
     LastStep,
-    Look,
+    Observations,
     Restart,
-    Seen,
     Wait,
 )
 from aerotrain.launch.history import History
 from aerotrain.launch.restart_policy import (
     MISSES_A_PEER,
     Remedy,
-    Verdict,
+    RestartVerdict,
     judge,
     kind_of,
     memory_factor,
@@ -54,7 +54,11 @@ class Controller:
     until: float | None = None
 
     def decide(
-        self, events: Sequence[Event], look: Look, now: float, last_step: LastStep | None = None
+        self,
+        events: Sequence[Event],
+        look: GroupObservation,
+        now: float,
+        last_step: LastStep | None = None,
     ) -> Decision:
         """What to do about a group with these ``events`` and this observation.
 
@@ -89,9 +93,9 @@ class Controller:
         restarts = failed.restarts()
         return Decision(action=Restart.of(restarts), events=(*failed.new, *restarts.values()))
 
-    def can_adopt(self, events: Sequence[Event], seen: Seen, now: float) -> bool:
+    def can_adopt(self, events: Sequence[Event], seen: Observations, now: float) -> bool:
         """Whether a group of an earlier attempt can still succeed."""
-        action = self.decide(events, Look(seen, now), now).action
+        action = self.decide(events, GroupObservation(seen, now), now).action
         if isinstance(action, Ended):
             return action.state is State.SUCCEEDED
         is_alive = any(not each.state.ended for each in seen.values())
@@ -102,11 +106,11 @@ class Controller:
 
     def _combined(
         self,
-        seen: Seen,
+        seen: Observations,
         history: Histories,
         late: Mapping[ReplicaName, Event],
         last_step: LastStep | None,
-    ) -> Seen:
+    ) -> Observations:
         """The observations, combined with what the event log says of each replica.
 
         A replica whose restart is still to be carried out has not started. A recorded failure stays
@@ -130,7 +134,7 @@ class Controller:
                 found[name] = each
         return found | {name: _left_early(found[name]) for name in self._leavers(found)}
 
-    def _leavers(self, seen: Seen) -> list[ReplicaName]:
+    def _leavers(self, seen: Observations) -> list[ReplicaName]:
         """Replicas that exited with 0 although the chief still needed them.
 
         A replica that serves has no end of its own. A peer has: it left early if the chief failed
@@ -152,7 +156,7 @@ class Controller:
         return heartbeat_timeout(self.job, trains=last_step is not None and last_step.at > since)
 
     def _wait(
-        self, limits: Sequence[Deadline], seen: Seen, now: float, last_step: LastStep | None
+        self, limits: Sequence[Deadline], seen: Observations, now: float, last_step: LastStep | None
     ) -> Wait:
         """Wait until a deadline passes, or until a replica could first count as unresponsive."""
         ages = [each.heartbeat_age for each in seen.values() if each.heartbeat_age is not None]
@@ -167,7 +171,7 @@ class _Failures:
     """The failures among the replicas of ``job`` as ``seen`` at ``now``, after ``last_step``."""
 
     job: Job
-    seen: Seen
+    seen: Observations
     history: Histories
     now: float
     last_step: LastStep | None
@@ -193,7 +197,7 @@ class _Failures:
         return tuple(each for name, each in events if self.history[name].failure is None)
 
     @cached_property
-    def verdicts(self) -> Mapping[ReplicaName, Verdict]:
+    def verdicts(self) -> Mapping[ReplicaName, RestartVerdict]:
         """The verdict on each failure."""
         return {
             name: judge(self.seen[name], each.step, self.history[name].earlier, self.job.restarts)
@@ -276,7 +280,7 @@ class _Failures:
         )
 
 
-def _not_carried_out(seen: Seen, history: Histories) -> dict[ReplicaName, Event]:
+def _not_carried_out(seen: Observations, history: Histories) -> dict[ReplicaName, Event]:
     """The recorded restarts that were not carried out."""
     found = {}
     for name, each in seen.items():

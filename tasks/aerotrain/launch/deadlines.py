@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import State
-from aerotrain.launch.decision import Seen
+from aerotrain.launch.decision import Observations
 from aerotrain.launch.restart_policy import Topology
 
 #: What to do about a job that takes too long.
@@ -31,7 +31,7 @@ class Deadline:
     waiting: Sequence[ReplicaName] = ()
 
 
-def deadlines(job: Job, seen: Seen, created: float, until: float | None) -> list[Deadline]:
+def deadlines(job: Job, seen: Observations, created: float, until: float | None) -> list[Deadline]:
     """The deadlines of a group that was created at ``created``, earliest first.
 
     ``until`` is the end of the task's own timeout. All are times of ``time.time()``.
@@ -45,7 +45,9 @@ def missed(limits: Iterable[Deadline], now: float, looked: float) -> Deadline | 
     return next((each for each in passed if not each.waiting or looked >= each.at), None)
 
 
-def _deadlines(job: Job, seen: Seen, created: float, until: float | None) -> Iterator[Deadline]:
+def _deadlines(
+    job: Job, seen: Observations, created: float, until: float | None
+) -> Iterator[Deadline]:
     yield Deadline(
         created + job.deadlines.run,
         f"{job.name} ran for longer than its deadline of {job.deadlines.run:.0f} s; {MORE_TIME}",

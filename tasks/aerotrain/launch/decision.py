@@ -10,14 +10,14 @@ from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Observation, State, job_state
 
 #: The observation of every replica of a job.
-Seen = Mapping[ReplicaName, Observation]
+Observations = Mapping[ReplicaName, Observation]
 
 
 @dataclass(frozen=True)
-class Look:
+class GroupObservation:
     """The observation of every replica; ``at`` is when it began, by ``time.time()``."""
 
-    seen: Seen
+    seen: Observations
     at: float
 
 
@@ -38,7 +38,7 @@ class Ended:
     causes: tuple[ReplicaName, ...] = ()
 
     @classmethod
-    def of(cls, seen: Seen) -> Self:
+    def of(cls, seen: Observations) -> Self:
         """The end of a job whose replicas are in these states.
 
         FAILED takes precedence over LOST: the peers of a replica that failed are LOST because of

@@ -10,11 +10,11 @@ from aerotrain.contract.status import State
 from aerotrain.launch.backend import (
     Backend,
     Emit,
-    GoneError,
     Group,
-    NotNowError,
+    GroupGoneError,
     PlanT,
-    Say,
+    Report,
+    RetryLaterError,
 )
 from aerotrain.launch.controller import Controller
 from aerotrain.launch.decision import Decision, Ended, Restart, Wait
@@ -54,7 +54,7 @@ async def start(backend: Backend[PlanT], plan: PlanT) -> str:
 
 
 async def follow(
-    backend: Backend[PlanT], handle: str, *, emit: Emit, say: Say, until: float | None
+    backend: Backend[PlanT], handle: str, *, emit: Emit, say: Report, until: float | None
 ) -> Ended:
     """Follow a group until its job has ended, restarting failed replicas; returns how it ended.
 
@@ -65,9 +65,9 @@ async def follow(
         try:
             async with backend.open(handle, listener.emit, say) as group:
                 return await _Following(group, listener, say, until).run()
-        except GoneError as error:
+        except GroupGoneError as error:
             return Ended(state=State.LOST, reason=str(error))
-        except NotNowError as error:  # the group cannot be read
+        except RetryLaterError as error:  # the group cannot be read
             if until is not None and time.time() > until:
                 raise
             if not is_said:
@@ -79,12 +79,12 @@ async def follow(
 
 
 class _Following:
-    def __init__(self, group: Group, listener: Listener, say: Say, until: float | None) -> None:
+    def __init__(self, group: Group, listener: Listener, say: Report, until: float | None) -> None:
         self._group = group
         self._listener = listener
         self._say = say
         self._controller = Controller(job=group.job, created=group.created, until=until)
-        self._not_before = 0.0  # a time of time.monotonic() after a NotNowError; else 0
+        self._not_before = 0.0  # a time of time.monotonic() after a RetryLaterError; else 0
         self._said = ""  # the last restart, which is repeated until it is possible
 
     async def run(self) -> Ended:
@@ -110,7 +110,7 @@ class _Following:
 
     async def _record_end(self, decision: Decision) -> bool:
         """Record the end; False if another process was first, so that the end may be another."""
-        with suppress(GoneError, NotNowError):  # the job has ended in any case
+        with suppress(GroupGoneError, RetryLaterError):  # the job has ended in any case
             return await self._group.append(decision.events)
         return True
 
@@ -135,7 +135,7 @@ class _Following:
                     return 0.0
                 case Wait(until):
                     return max(0.0, until - time.time())
-        except NotNowError as error:
+        except RetryLaterError as error:
             if not self._not_before:
                 self._say(f"{error}: failed replicas are restarted once that is possible again")
             self._not_before = time.monotonic() + AGAIN_AFTER

@@ -16,8 +16,8 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.launch import driver
-from aerotrain.launch.backend import Backend, Emit, PlanT, Say
-from aerotrain.launch.decision import Ended, Seen
+from aerotrain.launch.backend import Backend, Emit, PlanT, Report
+from aerotrain.launch.decision import Ended, Observations
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Launcher(Generic[PlanT]):
     ``say`` gets messages about a group, such as that a replica is restarted.
     """
 
-    def __init__(self, backend: Backend[PlanT], say: Say = _LOG.info) -> None:
+    def __init__(self, backend: Backend[PlanT], say: Report = _LOG.info) -> None:
         self._backend = backend
         self._say = say
         self._starting: _Work[str] | None = None
@@ -87,14 +87,14 @@ class Launcher(Generic[PlanT]):
 
         return _Work(follow).result()
 
-    def observe(self, handle: str, emit: Emit = lambda line: None) -> Seen:
+    def observe(self, handle: str, emit: Emit = lambda line: None) -> Observations:
         """The current observation of every replica; its new lines go to ``emit``.
 
         Raises:
-            GoneError: the group does not exist.
+            GroupGoneError: the group does not exist.
         """
 
-        async def observe() -> Seen:
+        async def observe() -> Observations:
             async with self._backend.open(handle, emit, self._say) as group:
                 return (await group.observe(0.0)).seen
 

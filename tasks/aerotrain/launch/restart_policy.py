@@ -32,7 +32,7 @@ class Remedy(StrEnum):
 
 
 @dataclass(frozen=True)
-class Rule:
+class RestartRule:
     """How a replica is restarted after a failure of one kind, and the budget that it uses."""
 
     remedy: Remedy
@@ -41,14 +41,14 @@ class Rule:
 
 
 # One row per failure kind.
-RULES: Mapping[Failure, Rule] = {
-    Failure.CRASH: Rule(Remedy.RESTART, "crashes", may_be_a_bug=True),
-    Failure.TEMPORARY: Rule(Remedy.RESTART, "crashes"),
-    Failure.HANG: Rule(Remedy.OTHER_NODE, "hangs", may_be_a_bug=True),
-    Failure.MEMORY: Rule(Remedy.MORE_MEMORY, "memory"),
-    Failure.PREEMPTED: Rule(Remedy.OTHER_NODE, "preemptions"),
-    Failure.NODE: Rule(Remedy.OTHER_NODE, "preemptions"),
-    Failure.START: Rule(Remedy.OTHER_NODE, "starts"),
+RULES: Mapping[Failure, RestartRule] = {
+    Failure.CRASH: RestartRule(Remedy.RESTART, "crashes", may_be_a_bug=True),
+    Failure.TEMPORARY: RestartRule(Remedy.RESTART, "crashes"),
+    Failure.HANG: RestartRule(Remedy.OTHER_NODE, "hangs", may_be_a_bug=True),
+    Failure.MEMORY: RestartRule(Remedy.MORE_MEMORY, "memory"),
+    Failure.PREEMPTED: RestartRule(Remedy.OTHER_NODE, "preemptions"),
+    Failure.NODE: RestartRule(Remedy.OTHER_NODE, "preemptions"),
+    Failure.START: RestartRule(Remedy.OTHER_NODE, "starts"),
 }
 
 #: The failure kinds that a replica has when one of its peers is gone.
@@ -60,7 +60,7 @@ FROM_OUTSIDE = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RestartVerdict:
     """What happens after a failure, and why; ``why`` follows the replica's name in a sentence."""
 
     remedy: Remedy
@@ -78,7 +78,7 @@ def kind_of(seen: Observation) -> Failure:
 
 def judge(
     seen: Observation, step: int | None, earlier: Sequence[Event], budgets: Restarts
-) -> Verdict:
+) -> RestartVerdict:
     """The verdict on a failure at ``step``, after the ``earlier`` ones of the same replica.
 
     ``step`` is None if it is unknown: the log may not have been readable.
@@ -87,15 +87,15 @@ def judge(
     if rule.may_be_a_bug and seen.exit_code not in FROM_OUTSIDE and step is not None:
         alike = [each for each in earlier[1 - ALIKE :] if is_alike(each, seen.reason, step)]
         if len(alike) == ALIKE - 1:
-            return Verdict(
+            return RestartVerdict(
                 Remedy.NONE, f"{seen.reason}: {ALIKE} times at step {step}, so it would fail again"
             )
     budget = getattr(budgets, rule.budget)
     spent = sum(each.times for each in earlier if RULES[Failure(each.kind)].budget == rule.budget)
     if spent >= budget:
         used = f"it was restarted {spent} times, and restarts.{rule.budget} is {budget}"
-        return Verdict(Remedy.RETRY, f"{seen.reason}; {used}")
-    return Verdict(
+        return RestartVerdict(Remedy.RETRY, f"{seen.reason}; {used}")
+    return RestartVerdict(
         rule.remedy, f"{seen.reason}; it {rule.remedy} ({spent + 1} of {budget} {rule.budget})"
     )
 

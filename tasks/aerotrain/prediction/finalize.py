@@ -10,7 +10,7 @@ from aerotrain.data.prepare.quarantine import SHOWN, check_rejected
 from aerotrain.prediction.layout import VERSION, PredictedPartition, PredictionPlan, file_key
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
-from aerotrain.store.requests import each_of
+from aerotrain.store.manifest import each_of
 
 
 def run(replica: Replica) -> str:

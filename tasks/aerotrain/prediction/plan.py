@@ -25,7 +25,7 @@ from aerotrain.serving.classes import Classes, classes_in
 from aerotrain.serving.signature import FILE, Signature
 from aerotrain.serving.versions import CLASSES
 from aerotrain.store import MANIFEST, MissingError, open_store
-from aerotrain.store.requests import each_of
+from aerotrain.store.manifest import each_of
 
 
 def run(replica: Replica) -> dict[str, Any]:

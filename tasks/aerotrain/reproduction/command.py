@@ -62,7 +62,7 @@ def run(given: Namespace, environment: Mapping[str, str]) -> None:
 
 
 def _again(origin: Any, changed: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
-    from aerotrain.reproduction.again import compare, job_of, train
+    from aerotrain.reproduction.retraining import compare, job_of, train
 
     job = job_of(origin)
     print(f"run {job.run}: the output goes to {job.prefix}", flush=True)

@@ -28,7 +28,7 @@ from aerotrain.contract.layout import (
 from aerotrain.store import MANIFEST, Store, StoredObject, Unfinished
 
 
-class Kind(StrEnum):
+class ItemKind(StrEnum):
     """The kinds of items, as a plan lists them."""
 
     RUN = "run"
@@ -41,21 +41,21 @@ class Kind(StrEnum):
 
 
 #: The folders of a pipeline's store whose entries are items, and the names of these entries.
-_LAYOUT: Mapping[str, tuple[Kind, str]] = {
-    RUNS: (Kind.RUN, r".+"),
-    VERSIONS: (Kind.VERSION, r"[1-9]\d*"),
-    DATASETS: (Kind.DATASET, r"[0-9a-f]{8,64}"),
-    PREDICTIONS: (Kind.PREDICTIONS, r"[0-9a-f]{8,64}"),
-    CODE: (Kind.CODE, r"[0-9a-f]{64}\.tar\.gz"),
-    REUSE: (Kind.REUSE, r"[0-9a-f]{64}\.json"),
+_LAYOUT: Mapping[str, tuple[ItemKind, str]] = {
+    RUNS: (ItemKind.RUN, r".+"),
+    VERSIONS: (ItemKind.VERSION, r"[1-9]\d*"),
+    DATASETS: (ItemKind.DATASET, r"[0-9a-f]{8,64}"),
+    PREDICTIONS: (ItemKind.PREDICTIONS, r"[0-9a-f]{8,64}"),
+    CODE: (ItemKind.CODE, r"[0-9a-f]{64}\.tar\.gz"),
+    REUSE: (ItemKind.REUSE, r"[0-9a-f]{64}\.json"),
 }
 
 _DOCUMENTS = (JOB, MODEL, STARTED_FROM, RESULT)
 _MADE_OF = {
-    Kind.RUN: _DOCUMENTS,
-    Kind.VERSION: (MANIFEST,),
-    Kind.DATASET: (PLAN,),
-    Kind.PREDICTIONS: (PLAN,),
+    ItemKind.RUN: _DOCUMENTS,
+    ItemKind.VERSION: (MANIFEST,),
+    ItemKind.DATASET: (PLAN,),
+    ItemKind.PREDICTIONS: (PLAN,),
 }
 
 #: A folder of ``runs/`` without any of these was written by something else.
@@ -71,7 +71,7 @@ class Item:
     the keys of those that say what it was made of. ``is_complete`` says whether readers find it.
     """
 
-    kind: Kind
+    kind: ItemKind
     key: str
     size: int
     modified: float
@@ -132,7 +132,7 @@ def item_key(key: str) -> str | None:
     if len(parts) < 3 or parts[1] not in _LAYOUT:
         return None
     kind, name = _LAYOUT[parts[1]]
-    is_folder = kind not in (Kind.CODE, Kind.REUSE)
+    is_folder = kind not in (ItemKind.CODE, ItemKind.REUSE)
     if re.fullmatch(name, parts[2]) is None or is_folder != (len(parts) == 4):
         return None
     return "/".join(parts[:3])
@@ -142,13 +142,13 @@ def _item(key: str, objects: Iterable[StoredObject]) -> Item | None:
     """The item of these objects; None if it is none of a pipeline."""
     kind, _ = _LAYOUT[key.split("/")[1]]
     keys = [each.key for each in objects]
-    if kind is Kind.RUN and not any(_name(each) in _OF_RUNS for each in keys):
+    if kind is ItemKind.RUN and not any(_name(each) in _OF_RUNS for each in keys):
         return None
-    if kind is Kind.RUN:
+    if kind is ItemKind.RUN:
         documents = [each for each in keys if _name(each) in _DOCUMENTS]
     else:
         documents = [each for name in _MADE_OF.get(kind, ()) if (each := f"{key}/{name}") in keys]
-    has_manifest = kind in (Kind.VERSION, Kind.DATASET, Kind.PREDICTIONS)
+    has_manifest = kind in (ItemKind.VERSION, ItemKind.DATASET, ItemKind.PREDICTIONS)
     return Item(
         kind=kind,
         key=key,
@@ -161,7 +161,7 @@ def _item(key: str, objects: Iterable[StoredObject]) -> Item | None:
 
 def _upload(upload: Unfinished) -> Item:
     return Item(
-        kind=Kind.UPLOAD,
+        kind=ItemKind.UPLOAD,
         key=upload.key,
         size=upload.size,
         modified=upload.modified,

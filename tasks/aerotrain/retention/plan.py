@@ -9,17 +9,17 @@ from datetime import UTC, datetime
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.layout import VERSIONS, dataset_key
 from aerotrain.contract.retention import RetentionPolicy
-from aerotrain.retention.contents import Contents, Item, Kind, contents_of
+from aerotrain.retention.contents import Contents, Item, ItemKind, contents_of
 from aerotrain.retention.references import references_of
 from aerotrain.serving.alias import alias_of
 from aerotrain.store import Store
-from aerotrain.store.requests import each_of
+from aerotrain.store.manifest import each_of
 
 _HOUR, _DAY = 3600.0, 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RemovalPlan:
     """What goes, by kind and then oldest first, and the reason of each item that is kept, by key.
 
     ``written_since`` is the time, in seconds since 1970, since which whatever was written is kept.
@@ -61,7 +61,7 @@ class Plan:
 
 def make_plan(
     store: Store, policy: RetentionPolicy, now: float, pipeline: str | None = None
-) -> Plan:
+) -> RemovalPlan:
     """The plan for the store of all pipelines at the time ``now``, or for one of its pipelines.
 
     What another pipeline refers to is kept, too. Nothing is changed.
@@ -79,16 +79,16 @@ def make_plan(
     kept = _kept_by_policy(store, contents, policy, now, since)
     _keep_what_they_need(store, contents, kept, since)
     uploads = [each for each in contents.uploads if each.modified <= since]
-    order = list(Kind)
+    order = list(ItemKind)
     going = [
         each
         for each in [*contents.items.values(), *uploads]
-        if each.key not in kept or each.kind is Kind.UPLOAD
+        if each.key not in kept or each.kind is ItemKind.UPLOAD
         if pipeline in (None, each.pipeline)
     ]
     going.sort(key=lambda each: (order.index(each.kind), each.modified, each.key))
     gone = {each.key for each in going}
-    return Plan(
+    return RemovalPlan(
         policy=policy,
         written_since=since,
         going=tuple(going),
@@ -109,7 +109,7 @@ def _kept_by_policy(
     kept: dict[str, str] = {}
     for key, why in _in_use(store, contents, policy):
         kept.setdefault(key, why)
-    by_kind: dict[tuple[str, Kind], list[Item]] = defaultdict(list)
+    by_kind: dict[tuple[str, ItemKind], list[Item]] = defaultdict(list)
     for each in contents.items.values():
         if each.modified > since:
             kept.setdefault(each.key, f"written within {policy.margin_hours:g} hours")
@@ -118,13 +118,13 @@ def _kept_by_policy(
         if each.is_complete:
             by_kind[each.pipeline, each.kind].append(each)
     for (_, kind), items in by_kind.items():
-        if kind is Kind.RUN:
+        if kind is ItemKind.RUN:
             items.sort(key=lambda each: each.modified)
             _keep(kept, items, policy.keep_runs, "runs")
-        elif kind is Kind.VERSION:
+        elif kind is ItemKind.VERSION:
             items.sort(key=lambda each: int(each.name))
             _keep(kept, items, policy.keep_versions, "versions")
-        elif kind is Kind.DATASET:
+        elif kind is ItemKind.DATASET:
             items.sort(key=lambda each: each.modified)
             _keep(kept, items, 1, "data sets")
     return kept

@@ -4,21 +4,26 @@ Documents by which readers recognize something complete go first. So a removal t
 leaves what no reader finds, and what the next one removes.
 """
 
+import time
+from argparse import ArgumentParser, Namespace
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 
 from aerotrain.contract.layout import MODEL, PROMOTIONS, REMOVALS, RESULT, VERSIONS
-from aerotrain.retention.contents import Item, Kind
-from aerotrain.retention.plan import Plan
+from aerotrain.contract.retention import RetentionPolicy
+from aerotrain.flags import add_fields
+from aerotrain.retention.contents import Item, ItemKind
+from aerotrain.retention.plan import RemovalPlan, make_plan
 from aerotrain.serving.alias import alias_of
-from aerotrain.store import MANIFEST, MissingError, Store, StoredObject
-from aerotrain.store.requests import each_of
+from aerotrain.store import MANIFEST, MissingError, Store, StoredObject, open_store
+from aerotrain.store.manifest import each_of
 
 #: Names of documents that lead readers to others, and the folder of those of finished partitions.
 _LEADING, _PARTITIONS = (MODEL, RESULT), "parts"
 
 
-def remove(store: Store, plan: Plan, say: Callable[[str], None] = print) -> dict[str, int]:
+def remove(store: Store, plan: RemovalPlan, say: Callable[[str], None] = print) -> dict[str, int]:
     """Remove what goes from the store of all pipelines; one that was used meanwhile is left.
 
     Returns:
@@ -38,7 +43,7 @@ def remove(store: Store, plan: Plan, say: Callable[[str], None] = print) -> dict
     return done
 
 
-def _remove(store: Store, item: Item, plan: Plan) -> bool:
+def _remove(store: Store, item: Item, plan: RemovalPlan) -> bool:
     if item.upload is not None:
         store.abort(item.upload)
         return True
@@ -46,7 +51,7 @@ def _remove(store: Store, item: Item, plan: Plan) -> bool:
     if any(each.modified > plan.written_since for each in objects):
         return False
     keys = [each.key for each in objects]
-    if item.kind is not Kind.VERSION:
+    if item.kind is not ItemKind.VERSION:
         _delete(store, keys)
         return True
     versions = store.child(f"{item.pipeline}/{VERSIONS}")
@@ -62,7 +67,7 @@ def _remove(store: Store, item: Item, plan: Plan) -> bool:
 
 
 def _objects(store: Store, item: Item) -> list[StoredObject]:
-    if item.kind not in (Kind.CODE, Kind.REUSE):
+    if item.kind not in (ItemKind.CODE, ItemKind.REUSE):
         return list(store.list(item.key))
     try:
         return [store.stat(item.key)]
@@ -70,7 +75,7 @@ def _objects(store: Store, item: Item) -> list[StoredObject]:
         return []
 
 
-def _is_promoted(versions: Store, number: int, plan: Plan) -> bool:
+def _is_promoted(versions: Store, number: int, plan: RemovalPlan) -> bool:
     """Whether the version is served, or could be by a rollback, or is just promoted."""
     alias = alias_of(versions)
     if alias is not None and number in (
@@ -110,3 +115,27 @@ def stages(keys: Iterable[str]) -> list[list[str]]:
 def _delete(store: Store, keys: Iterable[str]) -> None:
     for stage in stages(keys):
         deque(each_of(store.delete, stage), maxlen=0)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the flags of the command: the policy, and what of the store it is applied to."""
+    parser.add_argument("store", help="URL of the folder of pipelines, such as s3://bucket")
+    parser.add_argument("--pipeline", help="the id of one DAG; without it, all pipelines")
+    parser.add_argument("--delete", action="store_true", help="remove; without it, nothing is")
+    parser.add_argument("--kept", action="store_true", help="also list what is kept, and why")
+    add_fields(parser, RetentionPolicy, leave_out=())
+
+
+def run(given: Namespace) -> None:
+    """Print the plan, and carry it out with ``--delete``."""
+    policy = RetentionPolicy.of(
+        {each.name: getattr(given, each.name) for each in fields(RetentionPolicy)}
+    )
+    store = open_store(given.store)
+    plan = make_plan(store, policy, time.time(), given.pipeline)
+    print(plan.to_text(with_kept=given.kept))
+    if not given.delete:
+        print("nothing is removed; --delete removes what is listed")
+        return
+    done = remove(store, plan)
+    print(f"removed: {done['items']:,} of {done['bytes']:,} bytes; left: {done['left']:,}")

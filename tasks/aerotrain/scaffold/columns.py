@@ -40,14 +40,14 @@ class Use(StrEnum):
 
 
 @dataclass(frozen=True)
-class Column:
+class SampledColumn:
     """The values of a column in the first records, null where they are missing."""
 
     name: str
     values: pa.ChunkedArray
 
     @classmethod
-    def of(cls, name: str, values: pa.ChunkedArray) -> "Column":
+    def of(cls, name: str, values: pa.ChunkedArray) -> "SampledColumn":
         """The column with texts instead of bytes and of indices, and nulls for NaN and no text."""
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
@@ -103,7 +103,7 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class ColumnDecision:
     """What a column is used for, why, and what ``prepare`` must know for it.
 
     ``type`` is for ``types`` of the source, ``nulls`` for its ``nulls``, with the number of records
@@ -118,17 +118,17 @@ class Decision:
     is_time: bool = False
 
     @classmethod
-    def left_out(cls, why: str) -> "Decision":
+    def left_out(cls, why: str) -> "ColumnDecision":
         return cls(use=Use.LEFT_OUT, why=why)
 
 
-def decide(column: Column, *, is_json: bool) -> Decision:
+def decide(column: SampledColumn, *, is_json: bool) -> ColumnDecision:
     """What to use a column for; ``is_json`` is whether its source is JSON lines."""
     kind = column.values.type
     if not len(column.known):
-        return Decision.left_out("has no value")
+        return ColumnDecision.left_out("has no value")
     if len(column.counts) == 1 and (not column.missing or not column.is_text):
-        return Decision.left_out(f"is always {next(iter(column.counts))!r:.40}")
+        return ColumnDecision.left_out(f"is always {next(iter(column.counts))!r:.40}")
     if column.is_bool:
         return _of_bool(column, is_json=is_json)
     if column.is_number:
@@ -137,31 +137,31 @@ def decide(column: Column, *, is_json: bool) -> Decision:
         return _time(column.known, f"{kind}, {_span(column.known)}", column.missing)
     if column.is_text:
         return _of_text(column)
-    return Decision.left_out(f"is {kind}, which transform would have to use by hand")
+    return ColumnDecision.left_out(f"is {kind}, which transform would have to use by hand")
 
 
-def _of_bool(column: Column, *, is_json: bool) -> Decision:
+def _of_bool(column: SampledColumn, *, is_json: bool) -> ColumnDecision:
     if not column.missing:
-        return Decision(use=Use.NUMBER, why="true or false")
+        return ColumnDecision(use=Use.NUMBER, why="true or false")
     if is_json:  # whose values cannot be read as another type
         why = f"true or false; {_count(column.missing)} missing count as false"
-        return Decision(use=Use.NUMBER, why=why, fill=False)
-    return Decision(use=Use.CATEGORY, why="true, false or missing", type="string")
+        return ColumnDecision(use=Use.NUMBER, why=why, fill=False)
+    return ColumnDecision(use=Use.CATEGORY, why="true, false or missing", type="string")
 
 
-def _of_number(column: Column) -> Decision:
+def _of_number(column: SampledColumn) -> ColumnDecision:
     least, greatest = pc.min_max(column.known).values()
     why = f"{len(column.counts):,} values from {_shown(least)} to {_shown(greatest)}"
     if column.is_integer and column.is_unique and _identifies(column):
-        return Decision(use=Use.KEY, why=f"{why}, all different")
+        return ColumnDecision(use=Use.KEY, why=f"{why}, all different")
     if column.missing:
         why += f", {_count(column.missing)} missing"
     if column.missing and column.is_integer:
-        return Decision(use=Use.NUMBER, why=why, type="float32")
-    return Decision(use=Use.NUMBER, why=why)
+        return ColumnDecision(use=Use.NUMBER, why=why, type="float32")
+    return ColumnDecision(use=Use.NUMBER, why=why)
 
 
-def _identifies(column: Column) -> bool:
+def _identifies(column: SampledColumn) -> bool:
     """Whether integers that are all different are names of records, by their own name or order."""
     if _KEY_NAME.search(column.name):
         return True
@@ -169,7 +169,7 @@ def _identifies(column: Column) -> bool:
     return values == list(range(values[0], values[0] + len(values)))
 
 
-def _of_text(column: Column) -> Decision:
+def _of_text(column: SampledColumn) -> ColumnDecision:
     dates = dates_among(column.known, column.counts)
     if dates and dates.are_nearly_all:
         return _time_of_texts(dates, column.missing)
@@ -179,7 +179,7 @@ def _of_text(column: Column) -> Decision:
     return words
 
 
-def _of_words(column: Column) -> Decision:
+def _of_words(column: SampledColumn) -> ColumnDecision:
     records, different = len(column.known), len(column.counts)
     words = pc.mean(pc.list_value_length(pc.utf8_split_whitespace(column.known))).as_py()
     why = f"{different:,} texts"
@@ -189,18 +189,20 @@ def _of_words(column: Column) -> Decision:
     longest = pc.max(pc.binary_length(column.known)).as_py()
     if few and longest <= _LONGEST_WORD:
         names = ", ".join(map(str, list(column.counts)[:4]))
-        return Decision(use=Use.CATEGORY, why=f"{why}: {names}{', …' if different > 4 else ''}")
+        return ColumnDecision(
+            use=Use.CATEGORY, why=f"{why}: {names}{', …' if different > 4 else ''}"
+        )
     if words >= _SENTENCE:
-        return Decision(use=Use.TEXT, why=f"{why} of {words:.0f} words on average")
+        return ColumnDecision(use=Use.TEXT, why=f"{why} of {words:.0f} words on average")
     if different > _IDENTIFYING * records:
         alike = "all" if column.is_unique else "nearly all"
-        return Decision(use=Use.KEY, why=f"{why}, {alike} different")
+        return ColumnDecision(use=Use.KEY, why=f"{why}, {alike} different")
     if longest <= _LONGEST_WORD:
-        return Decision(use=Use.CATEGORY, why=f"{why}, of which the most frequent count")
-    return Decision(use=Use.TEXT, why=f"{why}, long ones")
+        return ColumnDecision(use=Use.CATEGORY, why=f"{why}, of which the most frequent count")
+    return ColumnDecision(use=Use.TEXT, why=f"{why}, long ones")
 
 
-def _time_of_texts(dates: Dates, missing: int) -> Decision:
+def _time_of_texts(dates: Dates, missing: int) -> ColumnDecision:
     """The decision for texts that are dates or times, but for a few words for missing ones."""
     why = f"{dates.title}, {_span(dates.known)}"
     time = _time(dates.known, why, missing + dates.others)
@@ -212,13 +214,13 @@ def _span(known: pa.ChunkedArray) -> str:
     return f"from {least} to {greatest}"
 
 
-def _time(known: pa.ChunkedArray, why: str, missing: int) -> Decision:
+def _time(known: pa.ChunkedArray, why: str, missing: int) -> ColumnDecision:
     """The decision for times. Integers have no value for missing, so these count as the median."""
     if not missing:
-        return Decision(use=Use.NUMBER, why=why, is_time=True)
+        return ColumnDecision(use=Use.NUMBER, why=why, is_time=True)
     middle = known.sort()[len(known) // 2].as_py()
     why += f"; {_count(missing)} missing count as {middle}"
-    return Decision(use=Use.NUMBER, why=why, fill=middle.isoformat(), is_time=True)
+    return ColumnDecision(use=Use.NUMBER, why=why, fill=middle.isoformat(), is_time=True)
 
 
 def _shown(value: pa.Scalar) -> str:

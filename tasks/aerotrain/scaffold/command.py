@@ -9,17 +9,17 @@ from pathlib import Path
 from shlex import quote
 
 from aerotrain.contract.errors import SpecError, counted
-from aerotrain.scaffold.columns import Decision, Use, decide
+from aerotrain.scaffold.columns import ColumnDecision, Use, decide
 from aerotrain.scaffold.label import label_of, name_of_label
 from aerotrain.scaffold.pipeline import (
     MOST_REJECTED,
     Columns,
-    Place,
+    OutputPlace,
     of_columns,
     of_images,
     write,
 )
-from aerotrain.scaffold.sample import ImageSample, Sample, look_at, url_of
+from aerotrain.scaffold.sample import ImageSample, SourceSample, look_at, url_of
 
 #: Names that a DAG file imports, or that name its parts.
 _TAKEN = {"dag", "evaluate", "export", "prepare", "timedelta", "train", "training_params", "Path"}
@@ -37,7 +37,7 @@ def run(given: Namespace, ask: Ask | None) -> None:
         FinalError: the name is taken, or the data cannot be used; the message says what to do.
     """
     _check_name(given.name)
-    place = Place(name=given.name, folder=Path(given.to).resolve(), url=url_of(given.address))
+    place = OutputPlace(name=given.name, folder=Path(given.to).resolve(), url=url_of(given.address))
     _check_free(place)
     sample = look_at(given.address)
     if isinstance(sample, ImageSample):
@@ -85,7 +85,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def _check_free(place: Place) -> None:
+def _check_free(place: OutputPlace) -> None:
     for path in place.files().values():
         if path.exists():
             raise SpecError(
@@ -93,12 +93,14 @@ def _check_free(place: Place) -> None:
             )
 
 
-def _decided(given: Namespace, sample: Sample, ask: Ask | None) -> Columns:
+def _decided(given: Namespace, sample: SourceSample, ask: Ask | None) -> Columns:
     is_json = sample.description["kind"] == "jsonl"
     decisions = {name: decide(column, is_json=is_json) for name, column in sample.columns.items()}
     name = name_of_label(given.name, sample.columns, decisions, given.label, ask)
     label = label_of(sample.columns[name], given.task)
-    decisions[name] = Decision(use=Use.CATEGORY if label.classes else Use.NUMBER, why=label.why)
+    decisions[name] = ColumnDecision(
+        use=Use.CATEGORY if label.classes else Use.NUMBER, why=label.why
+    )
     found = Columns(sample=sample, decisions=decisions, label=label)
     if not any(map(found.of, (Use.NUMBER, Use.CATEGORY, Use.TEXT))):
         raise SpecError(

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from aerotrain.contract.errors import SpecError, nearest
-from aerotrain.scaffold.columns import Column, Decision, Use
+from aerotrain.scaffold.columns import ColumnDecision, SampledColumn, Use
 
 #: The most classes, and the most of integers that may as well be a quantity.
 _MOST_CLASSES, _MOST_INTEGERS = 100, 20
@@ -41,7 +41,7 @@ class Label:
     regression.
     """
 
-    column: Column
+    column: SampledColumn
     task: Task
     classes: Sequence[Any] | None = None
     share: float = 0.0
@@ -69,8 +69,8 @@ class Label:
 
 def name_of_label(
     name: str,
-    columns: Mapping[str, Column],
-    decisions: Mapping[str, Decision],
+    columns: Mapping[str, SampledColumn],
+    decisions: Mapping[str, ColumnDecision],
     given: str | None,
     ask: Callable[[Sequence[str]], str] | None,
 ) -> str:
@@ -106,7 +106,7 @@ def name_of_label(
     return given
 
 
-def label_of(column: Column, task: str | None) -> Label:
+def label_of(column: SampledColumn, task: str | None) -> Label:
     """What the column says about the model that predicts it.
 
     ``task`` is ``classification``, ``regression``, or None to decide it by the values.
@@ -126,7 +126,7 @@ def label_of(column: Column, task: str | None) -> Label:
     return _classes_of(column) if task == "classification" else _regression_of(column)
 
 
-def _are_classes(column: Column) -> bool:
+def _are_classes(column: SampledColumn) -> bool:
     if not column.is_number:
         return True
     are_whole = all(float(each).is_integer() for each in column.counts)
@@ -134,7 +134,7 @@ def _are_classes(column: Column) -> bool:
     return are_whole and few
 
 
-def _classes_of(column: Column) -> Label:
+def _classes_of(column: SampledColumn) -> Label:
     if len(column.counts) > _MOST_CLASSES:
         what = "--task regression" if column.is_number else "another column by --label"
         raise SpecError(
@@ -161,7 +161,7 @@ def _classes_of(column: Column) -> Label:
     )
 
 
-def _regression_of(column: Column) -> Label:
+def _regression_of(column: SampledColumn) -> Label:
     if not column.is_number:
         raise SpecError(
             f"{column.name!r} has {column.values.type} values, and a regression predicts numbers; "

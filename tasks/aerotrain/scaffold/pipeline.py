@@ -11,10 +11,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aerotrain.scaffold.columns import Column, Decision, Use
+from aerotrain.scaffold.columns import ColumnDecision, SampledColumn, Use
 from aerotrain.scaffold.label import Label, Task
 from aerotrain.scaffold.literals import Expression, call, literal
-from aerotrain.scaffold.sample import ImageSample, Sample
+from aerotrain.scaffold.sample import ImageSample, SourceSample
 from aerotrain.scaffold.templates import filled
 
 #: The steps that a small model needs, records of a step, and the bounds of epochs.
@@ -47,8 +47,8 @@ _LOSSES = {
 class Columns:
     """The columns of a table or of JSON lines: what each is used for, and which is the label."""
 
-    sample: Sample
-    decisions: Mapping[str, Decision]
+    sample: SourceSample
+    decisions: Mapping[str, ColumnDecision]
     label: Label
 
     def of(self, use: Use) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ class Columns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class OutputPlace:
     """The name of a pipeline, the folder of its DAG, and the URL of its data."""
 
     name: str
@@ -196,7 +196,7 @@ class Place:
         }
 
 
-def of_columns(place: Place, columns: Columns) -> dict[str, str]:
+def of_columns(place: OutputPlace, columns: Columns) -> dict[str, str]:
     """The texts of the files of a pipeline for a table or JSON lines."""
     label, texts = columns.label, columns.of(Use.TEXT)
     numbers, categories = columns.of(Use.NUMBER), columns.of(Use.CATEGORY)
@@ -221,12 +221,12 @@ def of_columns(place: Place, columns: Columns) -> dict[str, str]:
     return {"dag": _dag(place, label, source, rules, columns.sample.total), **files}
 
 
-def of_images(place: Place, sample: ImageSample) -> dict[str, str]:
+def of_images(place: OutputPlace, sample: ImageSample) -> dict[str, str]:
     """The texts of the files of a pipeline for images."""
     classes = list(sample.counts)
     task = Task.BINARY if len(classes) == 2 else Task.SEVERAL
     share = max(sample.counts.values()) / sample.records
-    names = Column("label", pa.chunked_array([classes], pa.string()))
+    names = SampledColumn("label", pa.chunked_array([classes], pa.string()))
     label = Label(column=names, task=task, classes=classes, share=share)
     values = {**_values(label), "invented": "", "words": ""}
     facts = {"images", "plain", "classes", "classification", task.value}
@@ -236,7 +236,9 @@ def of_images(place: Place, sample: ImageSample) -> dict[str, str]:
     return {"dag": dag, **_files(place, "images", values, facts)}
 
 
-def _files(place: Place, kind: str, values: Mapping[str, str], facts: set[str]) -> dict[str, str]:
+def _files(
+    place: OutputPlace, kind: str, values: Mapping[str, str], facts: set[str]
+) -> dict[str, str]:
     models = " / ".join(map(literal, place.models.parts))
     about = {"name": place.name, "title": place.title, "models": models}
     return {
@@ -303,14 +305,18 @@ def _all_words(groups: Mapping[str, Sequence[str]]) -> str:
     return used[0] if len(used) == 1 else f"({', '.join(f'*{each}' for each in used)})"
 
 
-def _length(texts: Column) -> int:
+def _length(texts: SampledColumn) -> int:
     counts = pc.list_value_length(pc.utf8_split_whitespace(texts.known))
     length = pc.quantile(counts, _LENGTH_QUANTILE)[0].as_py()
     return max(1, min(_MOST_WORDS, round(length)))
 
 
 def _dag(
-    place: Place, label: Label, source: Mapping[str, Any], rules: Mapping[str, Any], records: int
+    place: OutputPlace,
+    label: Label,
+    source: Mapping[str, Any],
+    rules: Mapping[str, Any],
+    records: int,
 ) -> str:
     path, url = place.data()
     described = {"kind": source["kind"], "url": url, **source}
@@ -345,14 +351,14 @@ _KINDS = {
 }
 
 
-def _facts_of_dag(place: Place, label: Label) -> set[str]:
+def _facts_of_dag(place: OutputPlace, label: Label) -> set[str]:
     return {
         "regression" if label.classes is None else "classification",
         *(["relative"] if place.below is not None else []),
     }
 
 
-def write(place: Place, texts: Mapping[str, str]) -> list[Path]:
+def write(place: OutputPlace, texts: Mapping[str, str]) -> list[Path]:
     """Write the files, and hide the modules from Airflow's parser.
 
     Returns:

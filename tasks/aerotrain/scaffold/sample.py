@@ -16,7 +16,7 @@ from aerotrain.data.sources.files import Sampled
 from aerotrain.data.sources.input_file import InputFile
 from aerotrain.data.sources.listing import files_of
 from aerotrain.data.sources.readable import readable
-from aerotrain.scaffold.columns import Column
+from aerotrain.scaffold.columns import SampledColumn
 from aerotrain.scaffold.csv_format import csv_options
 
 #: The most records that are looked at, the most values of them, and the most values that are read.
@@ -47,7 +47,7 @@ _COMPRESSED = (".gz", ".zst", ".bz2")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class SourceSample:
     """Some records of a source, or all.
 
     ``description`` is that of the source, as ``prepare`` takes it. ``left_out`` are the columns
@@ -58,7 +58,7 @@ class Sample:
     """
 
     description: Mapping[str, Any]
-    columns: Mapping[str, Column]
+    columns: Mapping[str, SampledColumn]
     records: int
     total: int
     is_whole: bool
@@ -88,7 +88,7 @@ def url_of(address: str) -> str:
     return path.as_uri() if path.exists() else f"file://{path}"
 
 
-def look_at(address: str) -> Sample | ImageSample:
+def look_at(address: str) -> SourceSample | ImageSample:
     """The first records at a path or a URL.
 
     Raises:
@@ -143,7 +143,7 @@ def _images(url: str) -> ImageSample:
     return ImageSample(description=source.described(), counts=dict(sorted(counts.items())))
 
 
-def _records(kind: str, url: str, first: InputFile) -> Sample:
+def _records(kind: str, url: str, first: InputFile) -> SourceSample:
     description: dict[str, Any] = {"kind": kind, "url": url}
     if kind == "csv":
         with first.stream() as stream:
@@ -157,7 +157,7 @@ def _records(kind: str, url: str, first: InputFile) -> Sample:
     return _read(source, left_out)
 
 
-def _read(source: DeclaredSource, left_out: Mapping[str, str]) -> Sample:
+def _read(source: DeclaredSource, left_out: Mapping[str, str]) -> SourceSample:
     """Records from all over the source."""
     schema = source.schema()
     assert schema is not None  # files have one
@@ -178,10 +178,12 @@ def _read(source: DeclaredSource, left_out: Mapping[str, str]) -> Sample:
             kept += len(rows)
             for name in schema:
                 chunks[name] += _chunks(batch.columns[name].take(rows))
-    return Sample(
+    return SourceSample(
         description=source.described(),
         columns={
-            name: Column.of(name, pa.chunked_array(each)) for name, each in chunks.items() if each
+            name: SampledColumn.of(name, pa.chunked_array(each))
+            for name, each in chunks.items()
+            if each
         },
         records=kept,
         total=max(read, round(read / share)),

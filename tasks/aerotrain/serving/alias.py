@@ -25,7 +25,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class AliasChange:
     """One change of the alias: to ``version`` from ``previous``, which is None for the first.
 
     ``by`` is a person or a run, ``at`` an ISO 8601 time, ``reason`` what they say, and ``metrics``
@@ -52,7 +52,7 @@ class Alias:
     """The version that is served, and all changes, the latest last."""
 
     version: int
-    history: tuple[Change, ...]
+    history: tuple[AliasChange, ...]
 
     @property
     def until(self) -> str:
@@ -99,7 +99,7 @@ class Alias:
                     f"{url} is in version {data['format']} of its format, this is version "
                     f"{FORMAT}: use the aerotrain that wrote it"
                 )
-            history = tuple(Change(**each) for each in data["history"])
+            history = tuple(AliasChange(**each) for each in data["history"])
             return cls(version=int(data["version"]), history=history)
         except (ValueError, TypeError, KeyError) as error:
             raise FinalError(
@@ -157,14 +157,14 @@ def promote(
     """
     _check_complete(store, version)
 
-    def changed(alias: Alias | None) -> Change | None:
+    def changed(alias: Alias | None) -> AliasChange | None:
         if alias is not None and alias.version == version:
             return None
         if alias is not None and not older:
             _check_order(alias, version, until)
         _announce(store, version)
         _check_complete(store, version)
-        return Change(
+        return AliasChange(
             action="promote",
             version=version,
             previous=None if alias is None else alias.version,
@@ -221,7 +221,7 @@ def rollback(store: Store, *, by: str, reason: str = "") -> Alias:
         FinalError: there is none, or it was deleted or is just removed by retention.
     """
 
-    def changed(alias: Alias | None) -> Change:
+    def changed(alias: Alias | None) -> AliasChange:
         if alias is None:
             raise FinalError(f"{store.url} serves its newest version: none was promoted yet")
         before = alias.before(alias.version)
@@ -233,7 +233,7 @@ def rollback(store: Store, *, by: str, reason: str = "") -> Alias:
         _announce(store, before)
         if not store.exists(f"{before}/{MANIFEST}"):
             raise FinalError(f"version {before} of {store.url} was deleted: promote another one")
-        return Change(
+        return AliasChange(
             action="rollback",
             version=before,
             previous=alias.version,
@@ -245,7 +245,7 @@ def rollback(store: Store, *, by: str, reason: str = "") -> Alias:
     return _change(store, changed)
 
 
-def _change(store: Store, changed: Callable[[Alias | None], Change | None]) -> Alias:
+def _change(store: Store, changed: Callable[[Alias | None], AliasChange | None]) -> Alias:
     """Apply a change to the alias as it is; ``changed`` returns None to leave it so."""
     result: Alias | None = None
 

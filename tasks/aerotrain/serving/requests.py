@@ -54,7 +54,9 @@ def write_requests(saved: Path, model: str, inputs: Arrays, outputs: Arrays) -> 
 
 
 def read_requests(saved: Path) -> Iterator[Exchange]:
-    """What ``write_requests`` wrote into a SavedModel."""
+    """What ``write_requests`` wrote into a SavedModel; nothing if it wrote nothing."""
+    if not (saved / WARMUP).exists():
+        return
     for content in tf.data.TFRecordDataset(str(saved / WARMUP)).as_numpy_iterator():
         log = PredictionLog.FromString(content).predict_log
         yield Exchange(arrays_of(log.request.inputs), arrays_of(log.response.outputs))

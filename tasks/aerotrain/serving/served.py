@@ -7,7 +7,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.contract.formats import Format
+from aerotrain.contract.steps import Format
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.serving.formats.converter import Runtime, runtime
 from aerotrain.serving.servable import Features, Outputs

@@ -7,17 +7,17 @@ complete. Readers check every byte against it.
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.store.errors import CorruptError, MissingError, store_error
 from aerotrain.store.local import PARTIAL
 from aerotrain.store.protocol import Store, checked_key
-from aerotrain.store.requests import in_order
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -233,3 +233,33 @@ def corrupt(url: str, expected: StoredFile, found: StoredFile) -> CorruptError:
         f"{url} is corrupt: its manifest says {expected.bytes} bytes with SHA-256 "
         f"{expected.sha256}, it has {found.bytes} with {found.sha256}; write it again"
     )
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+#: Requests in flight, for small objects.
+_AT_ONCE = 8
+
+
+def each_of(request: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """The results of ``request`` for each item, by the threads of a pool that ends with them."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        yield from in_order(pool, request, items, _AT_ONCE)
+
+
+def in_order(
+    pool: Executor, request: Callable[[Item], Result], items: Iterable[Item], ahead: int
+) -> Iterator[Result]:
+    """The results of ``request`` for each item, ``ahead`` of them in ``pool`` at a time."""
+    coming: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            coming.append(pool.submit(request, item))
+            if len(coming) == ahead:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+    finally:
+        for each in coming:
+            each.cancel()

@@ -59,7 +59,7 @@ _IDLE = 600.0
 
 
 @dataclass
-class Replica:
+class SupervisedReplica:
     """The state of one replica; it has ended if ``reaper`` is None.
 
     ``binds`` is the listener of its binds, if they are filtered.
@@ -95,7 +95,7 @@ class Replica:
         }
 
     @classmethod
-    def of_record(cls, folder: ReplicaFolder, record: Mapping[str, Any]) -> "Replica":
+    def of_record(cls, folder: ReplicaFolder, record: Mapping[str, Any]) -> "SupervisedReplica":
         """Load a record of an earlier supervisor; its replicas have all ended with it."""
         known = ("restarts", "pid", "exit_code", "message")
         return cls(folder, **{name: record[name] for name in known})
@@ -111,7 +111,7 @@ class Supervisor:
         self._folder = folder
         self._preloaded = preloaded
         self._replicas = {
-            name: Replica.of_record(ReplicaFolder(folder / name), record)
+            name: SupervisedReplica.of_record(ReplicaFolder(folder / name), record)
             for name, record in read_status(folder).items()
         }
         self._ports: list[int] = []  # open locks
@@ -212,7 +212,7 @@ class Supervisor:
         started = start_replica(start, folder, self._preloaded, filtered=self._open is None)
         if started.binds is not None:
             self._selector.register(started.binds, selectors.EVENT_READ)
-        replica = Replica(
+        replica = SupervisedReplica(
             folder,
             start.restarts,
             started.reaper,
@@ -241,7 +241,7 @@ class Supervisor:
                 if code < 0:
                     self._kill_orphans()
 
-    def _close_binds(self, replica: Replica) -> None:
+    def _close_binds(self, replica: SupervisedReplica) -> None:
         if replica.binds is not None:
             self._selector.unregister(replica.binds)
             os.close(replica.binds)

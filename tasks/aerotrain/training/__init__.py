@@ -9,7 +9,7 @@ import os
 from collections.abc import MutableMapping
 
 
-def settle(environment: MutableMapping[str, str]) -> None:
+def set_environment(environment: MutableMapping[str, str]) -> None:
     """Set these variables in ``environment``, before TensorFlow and Keras are imported."""
     environment["KERAS_BACKEND"] = "tensorflow"
     # 2 keeps errors. At a lower level, each process starts with a dozen lines about drivers and
@@ -17,4 +17,4 @@ def settle(environment: MutableMapping[str, str]) -> None:
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
-settle(os.environ)
+set_environment(os.environ)

@@ -22,8 +22,7 @@ from aerotrain.training.distribution import ChiefDecisions, CreatedVariables, wa
 from aerotrain.training.error_messages import errors_translated, lost_processes_explained
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import FiniteValues, Hook, Ready, UserCallbacks
-from aerotrain.training.hooks.report import Report
-from aerotrain.training.hooks.step_times import StepTimes
+from aerotrain.training.hooks.report import Report, StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT

@@ -32,10 +32,10 @@ from aerotrain.training.steps.layer_state import (
     seed_by_replica,
     synchronize_batch_norm,
 )
-from aerotrain.training.steps.locked import lock_updates
 from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep, inner
+from aerotrain.training.steps.updates import lock_updates
 
 #: Seconds for which servers are awaited that do not listen yet, and between two attempts.
 _LISTENING, _TRY_AGAIN = 10.0, 0.02

@@ -19,7 +19,7 @@ from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.prepare.layout import Plan, PlannedPartition, partition_keys_key
 from aerotrain.data.prepare.shuffle import ExternalShuffle
 from aerotrain.store import Store
-from aerotrain.store.requests import each_of
+from aerotrain.store.manifest import each_of
 
 #: Hashes of all partitions that are held in memory at once: 32 MiB.
 RANGE_HASHES = 2**22

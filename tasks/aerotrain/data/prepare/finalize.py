@@ -31,10 +31,10 @@ from aerotrain.data.prepare.layout import (
 from aerotrain.data.prepare.quarantine import SHOWN, check_rejected
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.drift import check_changes
-from aerotrain.data.statistics.page import Comparison, Described, Rejections, page
+from aerotrain.data.statistics.page import DataComparison, Described, Rejections, page
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
-from aerotrain.store.requests import each_of
+from aerotrain.store.manifest import each_of
 
 
 def run(replica: Replica) -> str:
@@ -107,14 +107,14 @@ def write_statistics(
     store.put(STATISTICS, (json_text(summary, indent=1) + "\n").encode())
 
 
-def _compared(root: Store, plan: Plan, now: Described) -> Comparison | None:
+def _compared(root: Store, plan: Plan, now: Described) -> DataComparison | None:
     """The comparison with the data set that was finalized last; None if there is none."""
     if not plan.baseline:
         return None
     url = f"{root.url}/{dataset_key(plan.baseline)}"
     summary = load_statistics(url)
     before = Described(url=url, summary=summary, pictures=load_pictures(url))
-    return Comparison.of(before, now, plan.rules) if summary else None
+    return DataComparison.of(before, now, plan.rules) if summary else None
 
 
 def merge_partitions(plan: Plan, partitions: Sequence[WrittenPartition]) -> Dataset:

@@ -23,7 +23,7 @@ from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.prepare.inferred import Facts
 from aerotrain.data.sources import Rejected
 from aerotrain.store import MissingError, Store
-from aerotrain.store.requests import each_of
+from aerotrain.store.manifest import each_of
 
 
 def fragments_key(partition: int) -> str:

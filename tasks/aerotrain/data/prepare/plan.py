@@ -24,7 +24,7 @@ from aerotrain.data.sources import Fragment, open_source
 from aerotrain.data.statistics.drift import check_changes, schema_changes
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, open_store
-from aerotrain.store.requests import each_of
+from aerotrain.store.manifest import each_of
 
 
 def run(replica: Replica) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.sources.arrays import ArraySource
 from aerotrain.data.sources.csv import CsvSource
-from aerotrain.data.sources.declared import Declared, DeclaredSource
+from aerotrain.data.sources.declared import DeclaredSource, DeclaredType
 from aerotrain.data.sources.images import ImageSource
 from aerotrain.data.sources.jsonl import JsonLinesSource
 from aerotrain.data.sources.parquet import ParquetSource
@@ -60,4 +60,4 @@ def open_source(description: Mapping[str, Any]) -> DeclaredSource:
             f"there is no kind of source {kind!r}{nearest(kind, SOURCES)}; "
             f"the kinds are {', '.join(SOURCES)}"
         )
-    return DeclaredSource(SOURCES[kind](description), Declared.of(description))
+    return DeclaredSource(SOURCES[kind](description), DeclaredType.of(description))

@@ -16,7 +16,7 @@ import pyarrow.csv
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.data.sources.input_file import InputFile
-from aerotrain.data.sources.lines import Block, blocks, first_line
+from aerotrain.data.sources.lines import LineBlock, blocks, first_line
 from aerotrain.data.sources.protocol import SourceError, check_columns, check_names
 from aerotrain.data.sources.text import TextSource, Types
 
@@ -206,7 +206,7 @@ class CsvSource(TextSource):
         if not self._names:
             check_columns(file.url, names, header)
 
-    def blocks(self, file: InputFile, start: int, end: int) -> Iterator[Block]:
+    def blocks(self, file: InputFile, start: int, end: int) -> Iterator[LineBlock]:
         """The lines of records. All lines of a value in quotes are in the block of its first."""
         held = before = b""
         offset, number = start, None
@@ -215,7 +215,7 @@ class CsvSource(TextSource):
                 before = file.read(max(0, block.offset - _NEAR), block.offset)
             cut = self._bytes_of_last(file, before, block.content[:_NEAR])
             if held:
-                yield Block(offset, held + block.content[:cut], number)
+                yield LineBlock(offset, held + block.content[:cut], number)
             elif start == 0 and not before and not self._names:
                 cut = block.content.find(b"\n") + 1 or len(block.content)
             before = (before + block.content[-_NEAR:])[-_NEAR:]
@@ -227,7 +227,9 @@ class CsvSource(TextSource):
                 if file.compression
                 else file.read(offset + len(held), offset + len(held) + _NEAR)
             )
-            yield Block(offset, held + after[: self._bytes_of_last(file, before, after)], number)
+            yield LineBlock(
+                offset, held + after[: self._bytes_of_last(file, before, after)], number
+            )
 
     def _bytes_of_last(self, file: InputFile, before: bytes, after: bytes) -> int:
         """How many bytes ``after`` an edge belong to the record on the last lines ``before`` it."""

@@ -59,7 +59,7 @@ LONGER = ("reject", "truncate")
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredType:
     """The columns of a source; those that ``columns`` names, or all without those of ``skip``.
 
     ``types`` are names of ``TYPES``, for dates and timestamps with an optional format, such as
@@ -350,7 +350,7 @@ class DeclaredSource:
     """A source whose columns have the names and types that its description declares."""
 
     source: Source
-    declared: Declared
+    declared: DeclaredType
 
     def described(self) -> Mapping[str, Any]:
         return self.source.described()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import pyarrow as pa
 
 from aerotrain.data.hashing import short_hash
-from aerotrain.data.sources.declared import Declared
+from aerotrain.data.sources.declared import DeclaredType
 from aerotrain.data.sources.input_file import InputFile
 from aerotrain.data.sources.listing import files_of
 from aerotrain.data.sources.protocol import Fragment, Gap, check_options
@@ -40,9 +40,9 @@ class FileSource:
         return cls(description)
 
     @cached_property
-    def declared(self) -> Declared:
+    def declared(self) -> DeclaredType:
         """What the description declares of the columns."""
-        return Declared.of(self.description)
+        return DeclaredType.of(self.description)
 
     @cached_property
     def files(self) -> list[InputFile]:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aerotrain.data.sources.declared import Declared
+from aerotrain.data.sources.declared import DeclaredType
 from aerotrain.data.sources.protocol import SourceError
 
 _PARTITION = re.compile(r"([A-Za-z_][\w%.-]*)=((?s:.*))")
@@ -33,7 +33,7 @@ def with_partitions(
     file: str,
     partitions: Mapping[str, str | None],
     count: int,
-    declared: Declared,
+    declared: DeclaredType,
 ) -> dict[str, Any]:
     """The ``columns`` of ``count`` records of a file, and those of its partitions.
 

@@ -19,7 +19,7 @@ from aerotrain.data.hashing import short_hash
 from aerotrain.data.sources.files import FileSource, some
 from aerotrain.data.sources.input_file import InputFile
 from aerotrain.data.sources.protocol import Batch, Fragment, Rejected, SourceError
-from aerotrain.store.requests import in_order
+from aerotrain.store.manifest import in_order
 
 _SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
 

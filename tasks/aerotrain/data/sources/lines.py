@@ -20,7 +20,7 @@ _LONGEST_LINE = 256 * 2**20
 
 
 @dataclass(frozen=True)
-class Block:
+class LineBlock:
     """Whole lines of a file, the first of which begins at ``offset``, and is the line ``number``.
 
     Lines are counted from 1; the number is None if the block is not read from the file's start.
@@ -43,12 +43,12 @@ class Block:
         is_empty[two] = data[edges[two]] == ord("\r")
         return np.append(edges[:-1][~is_empty], len(data))
 
-    def parts(self, lines: int) -> Iterator["Block"]:
+    def parts(self, lines: int) -> Iterator["LineBlock"]:
         """The block in parts of so many lines, empty ones not counted."""
         starts = self.starts()
         number = self.number
         for begin, end in pairwise([*starts[:-1:lines].tolist(), starts[-1]]):
-            part = Block(self.offset + begin, self.content[begin:end], number)
+            part = LineBlock(self.offset + begin, self.content[begin:end], number)
             yield part
             number = part.number_at(self.offset + end)
 
@@ -77,7 +77,7 @@ def first_line(file: InputFile) -> bytes:
         return _line(stream, file).rstrip(b"\r\n").removeprefix(BYTE_ORDER_MARK)
 
 
-def blocks(file: InputFile, start: int, end: int) -> Iterator[Block]:
+def blocks(file: InputFile, start: int, end: int) -> Iterator[LineBlock]:
     """The lines of ``file`` that begin at offsets from ``start`` up to ``end``, in blocks.
 
     A compressed file cannot be read by ranges: all of it is read.
@@ -100,11 +100,11 @@ def blocks(file: InputFile, start: int, end: int) -> Iterator[Block]:
                 content += _line(stream, file)
             if is_last or not read:
                 if content:
-                    yield Block(offset, content, number)
+                    yield LineBlock(offset, content, number)
                 return
             cut = content.rfind(b"\n") + 1
             if cut:
-                yield Block(offset, content[:cut], number)
+                yield LineBlock(offset, content[:cut], number)
                 number = None if number is None else number + content.count(b"\n", 0, cut)
                 offset += cut
             rest = content[cut:]

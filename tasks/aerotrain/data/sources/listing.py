@@ -10,7 +10,6 @@ from urllib.parse import unquote
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.preparing import HIDDEN
-from aerotrain.data.sources.globs import DOT_FILE, expression, split_at_wildcard
 from aerotrain.data.sources.input_file import InputFile, store_at
 from aerotrain.data.sources.protocol import SourceError
 from aerotrain.store import MissingError, StoredObject, StoreRefused
@@ -123,3 +122,41 @@ def _listed_with_links(
             if each.etag not in listed and is_wanted(each.key):
                 listed.add(each.etag)
                 yield each
+
+
+_WILDCARD = re.compile(r"[*?\[]")
+
+#: Names that are hidden also where a pattern matches them.
+# Not "..", which no key may hold: reading it raises an error.
+DOT_FILE = re.compile(r"(^|/)\.(?!\.)")
+
+
+def split_at_wildcard(url: str) -> tuple[str, str]:
+    """The URL up to its first segment with a wildcard, and the rest of it, if any."""
+    scheme, separator, rest = url.partition("://")
+    segments = rest.split("/")
+    wild = [number for number, segment in enumerate(segments) if _WILDCARD.search(segment)]
+    if not separator or not wild:
+        return url, ""
+    head, tail = segments[: wild[0]], segments[wild[0] :]
+    return f"{scheme}://{'/'.join(head)}", "/".join(tail)
+
+
+def expression(pattern: str) -> str:
+    """A glob as a regular expression; a single star stays within its path segment."""
+    translated = ""
+    for token in re.findall(r"(?s)\*\*/?|\*|\?|\[[^]]+\]|.", pattern):
+        match token:
+            case "**/":
+                translated += "(?s:.*/)?"
+            case "**":
+                translated += "(?s:.*)"
+            case "*":
+                translated += "[^/]*"
+            case "?":
+                translated += "[^/]"
+            case _ if token.startswith("[") and len(token) > 1:
+                translated += token.replace("[!", "[^")
+            case _:
+                translated += re.escape(token)
+    return translated

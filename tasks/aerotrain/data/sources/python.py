@@ -14,7 +14,7 @@ from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.records import RecordError, check_fits, lists_of, schema_of, stacked
-from aerotrain.data.sources.declared import Declared
+from aerotrain.data.sources.declared import DeclaredType
 from aerotrain.data.sources.protocol import (
     Batch,
     BatchBuilder,
@@ -102,8 +102,8 @@ class PythonSource:
         yield self._batch(builder, schema or {})
 
     @cached_property
-    def _declared(self) -> Declared:
-        return Declared.of(self.description)
+    def _declared(self) -> DeclaredType:
+        return DeclaredType.of(self.description)
 
     def _features_of(self, record: Mapping[str, Any], schema: Schema | None) -> Schema:
         """The features of a record, with lists that are padded as they will be."""

@@ -25,7 +25,7 @@ from aerotrain.data.sources.declared import COLUMN_OPTIONS
 from aerotrain.data.sources.files import FileSource, Sampled, file_and_span, fragment_of, spread
 from aerotrain.data.sources.hive import with_partitions
 from aerotrain.data.sources.input_file import InputFile, checked_beginning
-from aerotrain.data.sources.lines import BYTE_ORDER_MARK, Block
+from aerotrain.data.sources.lines import BYTE_ORDER_MARK, LineBlock
 from aerotrain.data.sources.protocol import (
     Batch,
     Fragment,
@@ -87,7 +87,7 @@ class TextSource(FileSource, ABC):
     def check_header(self, file: InputFile, header: list[str], names: list[str]) -> None:
         """Check that the file has these columns. Raises ``SourceError``."""
 
-    def blocks(self, file: InputFile, start: int, end: int) -> Iterator[Block]:
+    def blocks(self, file: InputFile, start: int, end: int) -> Iterator[LineBlock]:
         """The lines of records that begin from ``start`` up to ``end``."""
         return lines.blocks(file, start, end)
 
@@ -278,7 +278,7 @@ class TextSource(FileSource, ABC):
                 yield self._batch(file, part, header, types, schema)
 
     def _batch(
-        self, file: InputFile, block: Block, header: list[str], types: Types, schema: Schema
+        self, file: InputFile, block: LineBlock, header: list[str], types: Types, schema: Schema
     ) -> Batch:
         """The block as columns, with Hive partitions, without the lines that do not parse."""
         rejected: list[Rejected] = []
@@ -305,7 +305,7 @@ class TextSource(FileSource, ABC):
     def _tables(
         self,
         file: InputFile,
-        block: Block,
+        block: LineBlock,
         header: list[str],
         types: Types,
         rejected: list[Rejected],

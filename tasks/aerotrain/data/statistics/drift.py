@@ -47,7 +47,7 @@ Summary = Mapping[str, Column]
 
 
 @dataclass(frozen=True)
-class Change:
+class ColumnChange:
     """One change of a column."""
 
     column: str
@@ -56,7 +56,7 @@ class Change:
     now: str
 
 
-def changes(before: Summary, now: Summary, rules: PlanArguments) -> list[Change]:
+def changes(before: Summary, now: Summary, rules: PlanArguments) -> list[ColumnChange]:
     """The changes from one data set to the next: columns, types, missing values, and drift.
 
     ``two_samples.py`` describes the tests, and ``_kind`` which one a column gets.
@@ -79,20 +79,20 @@ def kinds(before: Summary, now: Summary, rules: PlanArguments) -> dict[str, str]
     }
 
 
-def schema_changes(before: Schema, now: Schema) -> list[Change]:
+def schema_changes(before: Schema, now: Schema) -> list[ColumnChange]:
     """Columns that are missing, new, or of another type; this needs no records."""
     found = []
     for name in sorted(before.keys() | now.keys()):
         if name not in now:
-            found.append(Change(name, _MISSING, str(before[name]), "-"))
+            found.append(ColumnChange(name, _MISSING, str(before[name]), "-"))
         elif name not in before:
-            found.append(Change(name, _NEW, "-", str(now[name])))
+            found.append(ColumnChange(name, _NEW, "-", str(now[name])))
         elif before[name] != now[name]:
-            found.append(Change(name, "type", str(before[name]), str(now[name])))
+            found.append(ColumnChange(name, "type", str(before[name]), str(now[name])))
     return found
 
 
-def renames(found: Sequence[Change]) -> list[tuple[str, str]]:
+def renames(found: Sequence[ColumnChange]) -> list[tuple[str, str]]:
     """The columns that look renamed, each with its new name: no other of that type came or went."""
     gone, come = (
         [(getattr(each, side), each.column) for each in found if each.what == what]
@@ -105,14 +105,14 @@ def renames(found: Sequence[Change]) -> list[tuple[str, str]]:
 
 def _column_changes(
     name: str, columns: tuple[Column, Column], rules: PlanArguments
-) -> Iterator[Change]:
+) -> Iterator[ColumnChange]:
     """The changes of one column, given before and now."""
     limit = _rule(name, rules).get("limit", rules.drift)
     records = [each["records"] for each in columns]
     missing = [{"missing": each["missing"]} for each in columns]
     if min(records) and category_drift(missing, records, limit):
         shares = (each["missing"] / each["records"] for each in columns)
-        yield Change(name, "missing", *(f"{share:.1%}" for share in shares))
+        yield ColumnChange(name, "missing", *(f"{share:.1%}" for share in shares))
     kind = _kind(name, columns, rules)
     if kind == "number":
         yield from _number_changes(name, columns, limit)
@@ -120,19 +120,21 @@ def _column_changes(
         yield from _category_changes(name, columns, limit, is_label=name == rules.label)
 
 
-def _number_changes(name: str, columns: tuple[Column, Column], limit: float) -> Iterator[Change]:
+def _number_changes(
+    name: str, columns: tuple[Column, Column], limit: float
+) -> Iterator[ColumnChange]:
     if not all(each.get("quantiles") for each in columns):
         return
     sizes = [max(1, min(SAMPLE, each["records"] - each["missing"])) for each in columns]
     distance = number_drift([each["quantiles"] for each in columns], sizes, limit)
     if distance:
         medians = (f"median {each['quantiles']['0.5']:.4g}" for each in columns)
-        yield Change(name, f"drift of {distance:.2f}", *medians)
+        yield ColumnChange(name, f"drift of {distance:.2f}", *medians)
 
 
 def _category_changes(
     name: str, columns: tuple[Column, Column], limit: float, *, is_label: bool
-) -> Iterator[Change]:
+) -> Iterator[ColumnChange]:
     counts = [each["vocabulary"] for each in columns]
     # The rarest words of a long tail have no count.
     totals = [
@@ -141,10 +143,10 @@ def _category_changes(
     few = len(counts[0]) <= _MAX_CATEGORIES
     new = new_categories(counts, totals, 0 if is_label and few else LEAST_SHARE)
     if new:
-        yield Change(name, "new category", f"{len(counts[0])} known", ", ".join(new[:5]))
+        yield ColumnChange(name, "new category", f"{len(counts[0])} known", ", ".join(new[:5]))
     lost = new_categories(counts[::-1], totals[::-1], 0) if is_label and few else []
     if lost:
-        yield Change(name, "category missing", ", ".join(lost[:5]), "-")
+        yield ColumnChange(name, "category missing", ", ".join(lost[:5]), "-")
     distance = category_drift(counts, totals, limit)
     if distance:
         shares = [
@@ -156,7 +158,7 @@ def _category_changes(
             key=lambda word: (abs(shares[0].get(word, 0) - shares[1].get(word, 0)), word),
         )
         shown = (f"{most!r} {share.get(most, 0):.1%}" for share in shares)
-        yield Change(name, f"drift of {distance:.2f}", *shown)
+        yield ColumnChange(name, f"drift of {distance:.2f}", *shown)
 
 
 def _rule(name: str, rules: PlanArguments) -> Mapping[str, Any]:
@@ -222,7 +224,7 @@ def _is_even(column: Column) -> bool:
     return bool((np.abs(values - line) <= _UNEVEN * (column["max"] - column["min"])).all())
 
 
-def check_changes(found: Sequence[Change], drift: float, page: str = "") -> None:
+def check_changes(found: Sequence[ColumnChange], drift: float, page: str = "") -> None:
     """Check that nothing changed; ``page`` is the URL of the page that shows both, if there is one.
 
     Raises:

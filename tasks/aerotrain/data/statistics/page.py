@@ -9,7 +9,7 @@ from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Split
 from aerotrain.data.sources import Rejected
 from aerotrain.data.statistics.axis import duration_of, text_of
-from aerotrain.data.statistics.drift import Change, changes, kinds
+from aerotrain.data.statistics.drift import ColumnChange, changes, kinds
 from aerotrain.data.statistics.markup import document, isolated, table, text
 from aerotrain.data.statistics.pictures import Sheet
 from aerotrain.data.statistics.plots import (
@@ -38,11 +38,11 @@ class Described:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class DataComparison:
     """The data set before, the changes since, and how each column of both was compared."""
 
     before: Described
-    changes: Sequence[Change]
+    changes: Sequence[ColumnChange]
     kinds: Mapping[str, str]
 
     @classmethod
@@ -67,7 +67,7 @@ def page(
     now: Described,
     splits: Mapping[str, Split],
     inferred: Sequence[tuple[str, str]] = (),
-    comparison: Comparison | None = None,
+    comparison: DataComparison | None = None,
     label: str = "label",
     rejections: Rejections = Rejections(),
 ) -> str:
@@ -140,7 +140,7 @@ def _inferred(rows: Sequence[tuple[str, str]]) -> str:
     return f'<details open><summary>Source</summary><div class="table">{cells}</div></details>'
 
 
-def _compared(comparison: Comparison, names: Sequence[str]) -> str:
+def _compared(comparison: DataComparison, names: Sequence[str]) -> str:
     """The data set before, and a table of the changes, with links to their columns."""
     before, found = comparison.before, comparison.changes
     rows = [
@@ -165,7 +165,7 @@ def _section(
     number: int,
     name: str,
     now: Described,
-    comparison: Comparison | None,
+    comparison: DataComparison | None,
     budget: int,
     label: str,
 ) -> str:
@@ -214,7 +214,7 @@ def _kind(column: Column) -> str:
     return f"{column['dtype']} {shape}".strip() + (f", {unit} since 1970" if unit else "")
 
 
-def _verdict(name: str, comparison: Comparison | None) -> str:
+def _verdict(name: str, comparison: DataComparison | None) -> str:
     """What has changed of the column, or how it was compared."""
     if comparison is None:
         return ""

@@ -17,7 +17,7 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.replicas import ReplicaName
-from aerotrain.launch.backend import Emit, Found, Say
+from aerotrain.launch.backend import Emit, ExistingGroup, Report
 from aerotrain.launch.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain.launch.process.group import ProcessGroup
 from aerotrain.launch.process.supervisor_client import SupervisorClient
@@ -140,7 +140,7 @@ class ProcessBackend:
             ) from error
 
     @asynccontextmanager
-    async def open(self, handle: str, emit: Emit, say: Say) -> AsyncIterator[ProcessGroup]:
+    async def open(self, handle: str, emit: Emit, say: Report) -> AsyncIterator[ProcessGroup]:
         """Follow the group in the folder ``handle``."""
         with explained_errors(Path(handle)):
             yield self.group(Path(handle), emit)
@@ -193,16 +193,16 @@ class ProcessClaim:
         self._plan = plan
         self._holder = holder
 
-    async def find(self) -> Found | None:
+    async def find(self) -> ExistingGroup | None:
         """The first group in the job's folder."""
         path = next(iter(sorted(self._plan.folder.parent.glob("*/"))), None)
         if path is None:
             return None
         folder = JobFolder(path)
         if not folder.is_of_this_version() or not folder.matches(self._plan.description):
-            return Found(handle=str(path), matches=False, created=0.0, events=(), seen={})
+            return ExistingGroup(handle=str(path), matches=False, created=0.0, events=(), seen={})
         group = self._backend.group(path)
-        return Found(
+        return ExistingGroup(
             handle=str(path),
             matches=True,
             created=group.created,
@@ -232,7 +232,7 @@ class ProcessClaim:
         folder.mark_started(plan.description)
         return plan.handle
 
-    async def adopt(self, found: Found) -> bool:
+    async def adopt(self, found: ExistingGroup) -> bool:
         """Make this task try the holder of the group."""
         folder = JobFolder(Path(found.handle))
         folder.hold(self._holder)
@@ -241,5 +241,5 @@ class ProcessClaim:
             pass  # its previous follower has just added an event
         return True
 
-    async def delete(self, found: Found) -> None:
+    async def delete(self, found: ExistingGroup) -> None:
         self._backend.end(Path(found.handle))

@@ -19,7 +19,7 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event, read
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
-from aerotrain.launch.backend import GoneError, NotNowError
+from aerotrain.launch.backend import GroupGoneError, RetryLaterError
 from aerotrain.supervisor.protocol import LOG
 
 #: The bytes of each replica's log that were emitted, by the replica's name.
@@ -210,17 +210,17 @@ def explained_errors(folder: Path) -> Iterator[None]:
     """Explain errors of the operating system in the work on the group in ``folder``.
 
     Raises:
-        GoneError: the folder was removed.
-        NotNowError: the disk is full.
+        GroupGoneError: the folder was removed.
+        RetryLaterError: the disk is full.
         TemporaryError: another error.
     """
     try:
         yield
     except OSError as error:
         if not folder.exists():
-            raise GoneError(f"{folder} is gone: it was ended from outside") from error
+            raise GroupGoneError(f"{folder} is gone: it was ended from outside") from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NotNowError(str(error)) from error
+            raise RetryLaterError(str(error)) from error
         raise TemporaryError(
             f"the replicas in {folder} could not be supervised: {error}; free what is short, or "
             "set [aerotrain] scratch to another disk"

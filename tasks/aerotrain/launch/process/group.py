@@ -11,8 +11,8 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
-from aerotrain.launch.backend import Emit, GoneError, LogLine
-from aerotrain.launch.decision import Ended, Look, Restart, Seen
+from aerotrain.launch.backend import Emit, GroupGoneError, LogLine
+from aerotrain.launch.decision import Ended, GroupObservation, Observations, Restart
 from aerotrain.launch.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain.launch.process.supervisor_client import SupervisorClient
 from aerotrain.supervisor.fork_rules import may_fork
@@ -54,19 +54,19 @@ class ProcessGroup:
         self.events: list[Event] = folder.events()
         self._positions = folder.positions()
 
-    async def observe(self, seconds: float, *, look_again: bool = False) -> Look:
+    async def observe(self, seconds: float, *, look_again: bool = False) -> GroupObservation:
         """Observe once, after ``seconds`` or ``LOOK_EVERY``, whichever is shorter."""
         await asyncio.sleep(min(seconds, LOOK_EVERY))
         began = time.time()
         seen = self.look()  # before reading the logs, so that those of ended replicas are complete
         self._emit_new_lines(seen)
         if not self._folder.is_started():
-            raise GoneError(f"{self.job.name} was ended from outside")
+            raise GroupGoneError(f"{self.job.name} was ended from outside")
         if not self._folder.is_held_by(self._holder):
-            raise GoneError(f"{self.job.name} was taken over by another try of its task")
-        return Look(seen, began)
+            raise GroupGoneError(f"{self.job.name} was taken over by another try of its task")
+        return GroupObservation(seen, began)
 
-    def look(self) -> Seen:
+    def look(self) -> Observations:
         """The current observation of every replica."""
         records = self._supervisor.records()
         supervised = self._supervisor.pid() is not None
@@ -75,7 +75,7 @@ class ProcessGroup:
             for name in self.job.names()
         }
 
-    def _emit_new_lines(self, seen: Seen) -> None:
+    def _emit_new_lines(self, seen: Observations) -> None:
         for name, each in seen.items():
             position = self._positions.get(str(name), 0)
             new = self._folder.read_log(name, position, ended=each.state.ended)

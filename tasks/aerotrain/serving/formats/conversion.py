@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.formats import Format
-from aerotrain.serving.formats.converter import Comparison
+from aerotrain.contract.steps import Format
+from aerotrain.serving.formats.converter import FormatComparison
 from aerotrain.serving.own_process import last_line, seconds_for
 
 #: The accepted difference of predictions. Another runtime sums in another order; the predictions of
@@ -60,6 +60,6 @@ def convert(
             raise FinalError(f"no export in the format '{each}': {error}") from None
         size = file.stat().st_size
         kind = "float" if calibration is None else "int8"
-        print(f"{each} ({kind}, {size:,} bytes): {Comparison(**found)}", flush=True)
+        print(f"{each} ({kind}, {size:,} bytes): {FormatComparison(**found)}", flush=True)
         about[each.value] = {"file": file.name, "bytes": size, "numbers": kind, **found}
     return about

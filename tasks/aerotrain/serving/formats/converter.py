@@ -3,8 +3,8 @@
 ``python -m aerotrain.serving.formats.converter FORMAT SAVED FILE CHECK TOLERANCE [CALIBRATION]``
 
 ``CHECK`` is a folder as ``aerotrain.serving.verify`` describes it; ``CALIBRATION`` is one with the
-``inputs`` of records by which the model is quantized. The last line printed is a ``Comparison`` as
-JSON, or, with the exit code of a ``FinalError``, its sentence.
+``inputs`` of records by which the model is quantized. The last line printed is a
+``FormatComparison`` as JSON, or, with the exit code of a ``FinalError``, its sentence.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.formats import Format
+from aerotrain.contract.steps import Format
 from aerotrain.serving.protocol import Arrays
 from aerotrain.serving.verify import arrays, close, parts
 
@@ -47,7 +47,7 @@ def _module(model_format: Format) -> Any:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FormatComparison:
     """How the predictions of a converted model differ from those of the trained model.
 
     Differences are relative to the range of values that an output has over the records, the largest
@@ -71,7 +71,7 @@ class Comparison:
 
 def compare(
     expected: Sequence[Arrays], given: Sequence[Arrays], tolerance: float, *, quantized: bool
-) -> Comparison:
+) -> FormatComparison:
     """Compare predictions, in parts.
 
     Without ``quantized``, each value may differ by ``tolerance``, absolute or relative. With it,
@@ -103,7 +103,7 @@ def compare(
             same.append(alike.reshape(len(alike), -1).all(axis=1))
         if not (means[-1] <= tolerance if quantized else close(ours, theirs, tolerance)):
             differing.append(name)
-    comparison = Comparison(
+    comparison = FormatComparison(
         records=sum(len(next(iter(each.values()))) for each in expected),
         tolerance=tolerance,
         mean_difference=max(means),
@@ -127,7 +127,7 @@ def convert(
     check: Path,
     tolerance: float,
     calibration: Path | None,
-) -> Comparison:
+) -> FormatComparison:
     """Convert the model, and compare its predictions in its runtime with those in ``check``.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Background threads of a training."""
+"""Background threads of a training: uploads, the watchdog, the event log, curves and status."""

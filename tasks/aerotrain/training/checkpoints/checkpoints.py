@@ -37,7 +37,7 @@ from aerotrain.training.checkpoints.metadata import (
 )
 from aerotrain.training.checkpoints.retention import NOTHING, Name, Retention
 from aerotrain.training.checkpoints.snapshot import PackedFetch, Snapshot
-from aerotrain.training.checkpoints.transfer import Rows, Transfer
+from aerotrain.training.checkpoints.transfer import Transfer, TransferredRows
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.input.order import ORDER_VERSION
 from aerotrain.training.model.vocabularies import vocabularies_of
@@ -175,7 +175,7 @@ class Checkpoints:
             ) from error
         shutil.rmtree(folder)
 
-    def _take_rows(self, variable: Any, rows: Rows, folder: Path) -> None:
+    def _take_rows(self, variable: Any, rows: TransferredRows, folder: Path) -> None:
         with tf.device(self._io_device or "/device:CPU:0"):
             old = tf.Variable(tf.zeros(rows.shape, variable.dtype))
         self._read(_at_places({rows.place: old}), folder)

@@ -60,7 +60,7 @@ class Variables:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class TransferredRows:
     """The rows of a table that are taken by word: row ``old[i]`` of ``shape`` becomes ``new[i]``.
 
     ``words`` is the number of words of the new vocabulary.
@@ -83,7 +83,7 @@ class Transfer:
     """
 
     taken: Mapping[str, int]
-    by_word: Mapping[str, Rows]
+    by_word: Mapping[str, TransferredRows]
     new: Mapping[str, str]
     left: Sequence[str]
 
@@ -152,7 +152,7 @@ def _reason(path: str, old: Variables, new: Variables) -> str:
     return ""
 
 
-def _rows(path: str, old: Variables, new: Variables) -> Rows | None:
+def _rows(path: str, old: Variables, new: Variables) -> TransferredRows | None:
     """The rows of the words that both tables of that path have; None if it is not known."""
     was, now = old.vocabularies, new.vocabularies
     if path in old.ambiguous | new.ambiguous or not (path in was.tables and path in now.tables):
@@ -163,7 +163,7 @@ def _rows(path: str, old: Variables, new: Variables) -> Rows | None:
     known = [word for word in after if word in before]
     if not known:
         return None
-    return Rows(
+    return TransferredRows(
         place=old.places[path],
         shape=old.shapes[path],
         old=[before[word] for word in known],

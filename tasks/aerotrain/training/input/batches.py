@@ -11,7 +11,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.training.input.record_files import RecordFiles
-from aerotrain.training.input.rows import Rows
+from aerotrain.training.input.rows import RowLayout
 from aerotrain.training.input.shuffle_windows import AS_WRITTEN, of_files
 from aerotrain.training.internals import tensorflow2
 
@@ -34,7 +34,7 @@ def parse(records: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
 
 def _features(records: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
     records = tf.convert_to_tensor(records)
-    rows = Rows.of(schema) if records.dtype == tf.uint8 else None
+    rows = RowLayout.of(schema) if records.dtype == tf.uint8 else None
     if rows is None:
         return _parsed(records, schema)
     return rows.parse(records, lambda strings: _parsed(strings, schema))
@@ -155,7 +155,7 @@ def every_record(
     files: RecordFiles, schema: Schema, transform: Transform, *, records: int, batch_size: int
 ) -> tf.data.Dataset:
     """Each of the ``records`` records of ``files`` once; the last batch may be smaller."""
-    rows = Rows.of(schema)
+    rows = RowLayout.of(schema)
     if rows is not None and files.bytes == records * rows.width:
         blocks = of_files(files.named, rows.width)
         parsed = _mapped(blocks, lambda rows: parse(rows, schema)).rebatch(batch_size)

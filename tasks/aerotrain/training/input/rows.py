@@ -25,7 +25,7 @@ Features = dict[str, tf.Tensor]
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowLayout:
     """The layout of records of ``schema``: ``width`` bytes each in a file.
 
     ``expected`` is a record with its frame. ``places`` are the begin and the end of each feature's
@@ -38,7 +38,7 @@ class Rows:
     fixed: Sequence[tuple[int, int]]
 
     @classmethod
-    def of(cls, schema: Schema) -> "Rows | None":
+    def of(cls, schema: Schema) -> "RowLayout | None":
         """The layout, or None if the length of a feature depends on its value."""
         if not all(_width(feature) for feature in schema.values()):
             return None
@@ -96,9 +96,9 @@ class Rows:
         return tf.reshape(values, [-1, *feature.shape])
 
 
-def layout_of(schema: Schema, shards: Sequence[Shard]) -> Rows | None:
+def layout_of(schema: Schema, shards: Sequence[Shard]) -> RowLayout | None:
     """The layout of the records of ``shards``, or None if they do not all have it."""
-    rows = Rows.of(schema)
+    rows = RowLayout.of(schema)
     if rows and all(shard.bytes == shard.records * rows.width for shard in shards):
         return rows
     return None

@@ -13,8 +13,7 @@ import numpy as np
 from aerotrain.contract.errors import FinalError, counted, nearest
 from aerotrain.data.dataset import Dataset, Shard, Split
 from aerotrain.store import Store, StoredFile, open_store
-from aerotrain.store.manifest import fetch_in_ranges
-from aerotrain.store.requests import in_order
+from aerotrain.store.manifest import fetch_in_ranges, in_order
 
 #: The split on which models are trained.
 TRAIN_SPLIT = "train"

@@ -11,7 +11,7 @@ EQUAL = "as under fit"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class CallbackKind:
     """What the loop knows of a kind of callback.
 
     ``instead`` is what does the same in this project, so that the callback is left out. ``state``
@@ -35,39 +35,41 @@ class Kind:
 _CHECKPOINTS = "checkpoints are in the store; see checkpoint_interval, keep"
 _SETTABLE = "refused if the learning rate is a schedule"
 
-KINDS: Mapping[str, Kind] = {
-    "BackupAndRestore": Kind(
+KINDS: Mapping[str, CallbackKind] = {
+    "BackupAndRestore": CallbackKind(
         instead="a training resumes from its newest checkpoint by itself", assigns=False
     ),
-    "CSVLogger": Kind(assigns=False, note="its file is also in the store, under logs/"),
-    "Callback": Kind(note="an own callback; its variables reach all replicas"),
-    "CallbackList": Kind(note="taken apart"),
-    "EarlyStopping": Kind(state=("wait", "stopped_epoch", "best", "best_epoch"), assigns=False),
-    "History": Kind(assigns=False, note="it starts over after a restart"),
-    "LambdaCallback": Kind(),
-    "LearningRateScheduler": Kind(rate=True, note=_SETTABLE),
-    "ModelCheckpoint": Kind(
+    "CSVLogger": CallbackKind(assigns=False, note="its file is also in the store, under logs/"),
+    "Callback": CallbackKind(note="an own callback; its variables reach all replicas"),
+    "CallbackList": CallbackKind(note="taken apart"),
+    "EarlyStopping": CallbackKind(
+        state=("wait", "stopped_epoch", "best", "best_epoch"), assigns=False
+    ),
+    "History": CallbackKind(assigns=False, note="it starts over after a restart"),
+    "LambdaCallback": CallbackKind(),
+    "LearningRateScheduler": CallbackKind(rate=True, note=_SETTABLE),
+    "ModelCheckpoint": CallbackKind(
         instead=_CHECKPOINTS, assigns=False, note="save_best_only becomes export_best"
     ),
-    "OrbaxCheckpoint": Kind(
+    "OrbaxCheckpoint": CallbackKind(
         instead=_CHECKPOINTS, assigns=False, note="save_best_only becomes export_best"
     ),
-    "ProgbarLogger": Kind(instead="the log has the progress", assigns=False),
-    "ReduceLROnPlateau": Kind(
+    "ProgbarLogger": CallbackKind(instead="the log has the progress", assigns=False),
+    "ReduceLROnPlateau": CallbackKind(
         state=("wait", "cooldown_counter", "best"), rate=True, note=_SETTABLE
     ),
-    "RemoteMonitor": Kind(assigns=False),
-    "SwapEMAWeights": Kind(state=(keras3.SWAPPED,), note="refused without use_ema"),
-    "TensorBoard": Kind(
+    "RemoteMonitor": CallbackKind(assigns=False),
+    "SwapEMAWeights": CallbackKind(state=(keras3.SWAPPED,), note="refused without use_ema"),
+    "TensorBoard": CallbackKind(
         instead="the event files are in the store, under tensorboard/", assigns=False
     ),
-    "TerminateOnNaN": Kind(
+    "TerminateOnNaN": CallbackKind(
         instead="a training ends at the first loss that is no finite number", assigns=False
     ),
 }
 
 
-def kind_of(callback: keras.callbacks.Callback) -> Kind:
+def kind_of(callback: keras.callbacks.Callback) -> CallbackKind:
     """The row of the nearest class of Keras; what is not Keras's own may assign anything."""
     for each in type(callback).__mro__:
         if each.__module__.startswith("keras.") and each.__name__ in KINDS:

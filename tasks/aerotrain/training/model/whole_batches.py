@@ -5,8 +5,8 @@ the records of a batch are compared with each other, or which divides by how man
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,22 +33,29 @@ Pieces = Sequence[tuple[tf.Tensor, slice]]
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A batch, and the model's outputs for it with their masks, as ``keras3.masks_of`` has them."""
+class BatchSample:
+    """A batch, and the model's outputs for it with their masks, as ``keras3.masks_of`` has them.
+
+    ``adds`` is whether layers add to the loss.
+    """
 
     x: Any
     y: Any
     weight: Any
     y_pred: Any
     masks: Mapping[int, tf.Tensor]
+    adds: bool
 
     @classmethod
-    def of(cls, model: Any, batch: Any) -> "Sample":
+    def of(cls, model: Any, batch: Any) -> "BatchSample":
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        with _changing_nothing(model):
+        # What is assigned to the variables of a Keras 3 model in the scope is not kept.
+        scope = keras.StatelessScope(collect_losses=True)
+        with scope if isinstance(model, keras.Model) else nullcontext():
             y_pred = KERAS.predict(model, x)
             masks = keras3.masks_of(y_pred)
-        return cls(x, y, weight, tf.nest.map_structure(tf.convert_to_tensor, y_pred), masks)
+        y_pred = tf.nest.map_structure(tf.convert_to_tensor, y_pred)
+        return cls(x, y, weight, y_pred, masks, adds=bool(scope.losses))
 
     def rows(self, rows: slice) -> tuple[Any, Any, Any, Any]:
         """``x``, ``y``, ``y_pred`` and ``weight`` of these records."""
@@ -75,7 +82,7 @@ def check_sharing(strategy: str, step: TrainStep, batch: Any, *, adds: bool, cut
         if has_custom_step(model):
             found = _own_step(step, batch)
         else:
-            sample = Sample.of(model, batch)
+            sample = BatchSample.of(model, batch)
             no_sums = _no_sums(step, sample) if adds else []
             found = _whole(step, sample) if cuts and isinstance(model, keras.Model) else []
     except Exception as error:  # noqa: BLE001 -- the user's code may raise anything
@@ -131,7 +138,7 @@ def _own_step(step: TrainStep, batch: Any) -> list[str]:
     return [f"the train_step of {type(step.model).__name__!r}"] if differs else []
 
 
-def _no_sums(step: TrainStep, sample: Sample) -> list[str]:
+def _no_sums(step: TrainStep, sample: BatchSample) -> list[str]:
     """The metrics of which an update does not add a value that is independent of the state."""
     zero, (_, [(first, second), _]) = step.metrics.zero[:-1], _cut(sample.x)
     one, other = (_measured(step, zero, sample, [each]) for each in (first, second))
@@ -150,7 +157,7 @@ def _no_sums(step: TrainStep, sample: Sample) -> list[str]:
     return list(found)
 
 
-def _whole(step: TrainStep, sample: Sample) -> list[str]:
+def _whole(step: TrainStep, sample: BatchSample) -> list[str]:
     """The losses and the metrics that differ if they get pieces."""
     losses, zero = partial(_losses, step.model, sample), step.metrics.zero[:-1]
 
@@ -174,7 +181,9 @@ def _differing(step: TrainStep, compute: Callable[[Pieces], Values], x: Any) -> 
     ]
 
 
-def _measured(step: TrainStep, begin: MetricValues, sample: Sample, pieces: Pieces) -> MetricValues:
+def _measured(
+    step: TrainStep, begin: MetricValues, sample: BatchSample, pieces: Pieces
+) -> MetricValues:
     """The metrics' state after these pieces."""
     state = begin
     for weight, rows in pieces:
@@ -208,13 +217,13 @@ def _put_together(compute: Callable[[slice, Microbatch], Values], pieces: Pieces
     return sums
 
 
-def _losses(model: keras.Model, sample: Sample, rows: slice, part: Microbatch) -> Values:
+def _losses(model: keras.Model, sample: BatchSample, rows: slice, part: Microbatch) -> Values:
     """The losses of a piece, by what they are called in messages."""
     x, y, y_pred, weight = sample.rows(rows)
     found: Values = {}
     with keras.StatelessScope(collect_losses=True) as scope, keras3.sharing(part):
-        keras3.call(model, x, training=False)
-        if scope.losses:
+        if sample.adds:
+            keras3.call(model, x, training=False)
             found["what layers add to the loss"] = tf.add_n(scope.losses)
         if keras3.has_own_compute_loss(model):
             loss = keras3.compute_loss(model, x, y, y_pred, weight, [tf.zeros([])])
@@ -256,10 +265,3 @@ def _at(path: Sequence[Any], y: Any, y_pred: Any, weight: Any) -> list[Any]:
         y, y_pred = y[key], y_pred[key]
         weight = weight[key] if tf.nest.is_nested(weight) else weight
     return [y, y_pred] if weight is None else [y, y_pred, weight]
-
-
-@contextmanager
-def _changing_nothing(model: Any) -> Iterator[None]:
-    """A scope in which what is assigned to the variables of a Keras 3 model is not kept."""
-    with keras.StatelessScope() if isinstance(model, keras.Model) else nullcontext():
-        yield

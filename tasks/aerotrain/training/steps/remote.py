@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from aerotrain.training.internals import keras3
 from aerotrain.training.steps.clock import computed_at
-from aerotrain.training.steps.fused import fuse
 from aerotrain.training.steps.layer_state import kept_by_layers
 from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues
 from aerotrain.training.steps.step import TrainStep, inner
+from aerotrain.training.steps.updates import fuse
 
 #: Variables up to this size are packed. For a larger one, the cost of a message is small, and of an
 #: embedding table a step needs only a few rows.

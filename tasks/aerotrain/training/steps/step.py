@@ -17,9 +17,9 @@ import tensorflow as tf
 from aerotrain.training.internals import keras3
 from aerotrain.training.steps.clock import unmeasured
 from aerotrain.training.steps.finite import first_bad, updated
-from aerotrain.training.steps.fused import fuse
 from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues
 from aerotrain.training.steps.sharing import Counting, Counts, Microbatch
+from aerotrain.training.steps.updates import fuse
 
 #: What a step returns: the sums with its batch added, and for how many seconds this replica
 #: computed, without waiting for its batch, for weights or for other replicas.

@@ -1,11 +1,18 @@
-"""Adam's update of a variable as one operation, instead of Keras's dozen.
+"""Updates of variables: Adam's as one operation instead of Keras's dozen, and under a lock.
 
 The formula is Keras's, and the results differ only by rounding. It takes half the time.
+
+An optimizer that updates a variable in several operations needs the lock where other workers do it
+too: Adam adds to both moments, and then divides the first one by the root of the second. Where
+another worker's update is between these additions, the second moment of a weight may still be 0,
+and the weight is moved by the first moment divided by epsilon. That happens mostly in the first
+steps, and at the first gradients of a rare row of an embedding.
 """
 
 import math
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import keras
 import tensorflow as tf
@@ -86,3 +93,31 @@ def _less_than_one(beta: float, dtype: tf.DType) -> float:
     """1 - ``beta``, as it is computed in ``dtype``."""
     kind = dtype.as_numpy_dtype
     return float(kind(1) - kind(beta))
+
+
+def lock_updates(optimizer: Any) -> None:
+    """Let ``optimizer``, of Keras 3 or tf_keras, update each variable under a lock of its own.
+
+    The lock is on the variable's device, and is acquired when the gradient is there, so that no
+    worker waits for another one's network or failure.
+    """
+    locks: dict[Any, tf.CriticalSection] = {}
+    update = optimizer.update_step
+
+    def update_step(gradient: Any, variable: tf.Variable, *learning_rate: Any) -> None:
+        def locked() -> tf.Tensor:
+            # The lock is released when the returned tensor is there, so after all operations.
+            graph = tf.compat.v1.get_default_graph()
+            before = len(graph.get_operations())
+            update(gradient, variable, *learning_rate)
+            with tf.control_dependencies(graph.get_operations()[before:]):
+                return tf.zeros([])
+
+        if variable.ref() not in locks:
+            # A new name, because a ps has the locks of an earlier chief.
+            with tf.init_scope(), tf.device(variable.device):
+                locks[variable.ref()] = tf.CriticalSection(shared_name=uuid4().hex)
+        # Every update reads the learning rate and the number of steps.
+        locks[variable.ref()].execute(locked, exclusive_resource_access=False)
+
+    optimizer.update_step = update_step

@@ -26,7 +26,7 @@ _NOT_VALUES = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class WeightsComparison:
     """How the variables of two checkpoints compare, the optimizer's among them.
 
     ``equal`` is the number of those of equal bits, ``differing`` has the greatest difference of
@@ -87,7 +87,7 @@ def train(job: Job, scratch: Path, environment: Mapping[str, str]) -> ModelManif
     return ModelManifest.load(job.prefix)
 
 
-def compare(was: ModelManifest, now: ModelManifest, scratch: Path) -> Comparison:
+def compare(was: ModelManifest, now: ModelManifest, scratch: Path) -> WeightsComparison:
     """Compare the checkpoints of two trained models.
 
     Raises:
@@ -103,7 +103,9 @@ def compare(was: ModelManifest, now: ModelManifest, scratch: Path) -> Comparison
             differing[name] = float("inf")
         elif one[name].tobytes() != other[name].tobytes():
             differing[name] = _distance(one[name], other[name])
-    return Comparison(equal=len(one.keys() | other.keys()) - len(differing), differing=differing)
+    return WeightsComparison(
+        equal=len(one.keys() | other.keys()) - len(differing), differing=differing
+    )
 
 
 def _values(checkpoint: str, folder: Path) -> dict[str, Any]:
