@@ -27,7 +27,7 @@ EXTRAS ?= tensorflow examples
 ACCELERATOR ?= cpu
 DOCKER_BUILD ?= docker build
 
-BENCHMARKS := pipeline strategies network seeds triggerer recovery records input prepare gate serving
+BENCHMARKS := pipeline strategies network triggerer recovery records input prepare gate serving
 
 LOCKS := requirements.lock images/training/gpu/requirements.lock images/uv-requirements.lock
 
@@ -118,12 +118,10 @@ bench: $(READY) ## run the benchmarks, and write their tables to benchmarks/resu
 		mv benchmarks/results/$$name.md.new benchmarks/results/$$name.md; \
 		cat benchmarks/results/$$name.md; \
 	done
-	@$(BIN)/python -m benchmarks.stale
 
 docs: $(READY) ## write docs/options.md and docs/inputs.md, and the site of all pages, .site/html
-	$(BIN)/python -m devtools.options_page > docs/options.md
 	PYTHONPATH=tests $(BIN)/python -m support.nasty_inputs > docs/inputs.md
-	$(BIN)/python -m devtools.site
+	$(BIN)/python -m devtools.pages
 	$(BIN)/mkdocs build --strict
 
 lock: | $(UV) ## write every requirements.lock, after a change of dependencies in pyproject.toml

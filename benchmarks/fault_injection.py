@@ -137,7 +137,6 @@ class Outcome:
     longest_gap: float
     steps_lost: int
     steps_twice: int | None
-    imported: float | None
     goodput: float | None
     stalls: Sequence[float]
     left: Sequence[str]
@@ -172,7 +171,6 @@ def inject(
         full = training.at_full_pace(back, before)
         account = training.account()
         chiefs = events_of_chief(open_store(training.job.prefix))
-        imports = [each for each in chiefs if each.event is EventType.IMPORT]
         verdict = "; ".join(dict.fromkeys(each.because for each in restarted)) or "goes on"
         gaps = _gaps(training.marks, at)
         outcome = Outcome(
@@ -184,7 +182,6 @@ def inject(
             longest_gap=max(gaps, default=0.0),
             steps_lost=_steps_lost(training.marks),
             steps_twice=account.steps_twice if account else None,
-            imported=next((each.seconds for each in imports if each.at >= at), None),
             goodput=account.goodput if account else None,
             stalls=[each.seconds for each in chiefs if each.event is EventType.SAVE_STALL],
             left=(),

@@ -10,32 +10,36 @@ with ``model.predict`` of the same records in memory, on one core, in a process 
 """
 
 import argparse
+import io
 import multiprocessing
+import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 
 import keras
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import tensorflow as tf
 
 from aerotrain.contract.gate import Rule, RuleKind
 from aerotrain.data.dataset import Feature, Shard
-from aerotrain.data.records import Column, encoded_frames
 from aerotrain.evaluation.diagnostics import Diagnostics
 from aerotrain.evaluation.gate import Gate
 from aerotrain.evaluation.intervals import GROUPS, estimate, samples
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
 from aerotrain.serving.servable import Servable
 from aerotrain.serving.served import Served
-from aerotrain.store.manifest import StoredFile
+from aerotrain.standalone import predict
+from aerotrain.store import open_store, publish
 from aerotrain.training.input.batches import every_record
 from aerotrain.training.input.record_files import RecordFiles, streamed
-from benchmarks.predictions import MEMORY, PREDICT, on_one_core
 from benchmarks.report import in_turns, median_ratio, print_origin, print_report
+from benchmarks.shards import write_shards
 
 #: Records of one comparison, the level of its test, and the loss that is to be found.
 RECORDS, LEVEL, LOSS = 10_000, 0.05, 0.01
@@ -51,6 +55,7 @@ SCHEMA = {f"x{each}": Feature("float32") for each in range(NUMBERS)} | {
 BATCH = 1024
 
 PLAIN, PLAIN_BOTH = "Keras's evaluate", "Keras's evaluate, of two models"
+MEMORY, PREDICT = "model.predict of an array in memory", "predict, from Parquet to Parquet"
 GATE, COMPARED = "the gate, 20 slices", "the gate, 20 slices, two models compared"
 
 
@@ -74,9 +79,7 @@ def main() -> None:
         in_turns(contestants, 1)  # not counted: it traces
         seconds = in_turns(contestants, rounds)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        x, _, _ = drawn(EVALUATED, seed=1)
-        given = {"batch": BATCH, "rounds": rounds}
-        seconds |= pool.apply(on_one_core, (built, transform, SCHEMA, x), given)
+        seconds |= pool.apply(predictions_on_one_core, (rounds,))
     figures |= {
         "predict_over_memory": median_ratio(seconds[MEMORY], seconds[PREDICT]),
         "gate_over_evaluate": median_ratio(seconds[GATE], seconds[PLAIN]),
@@ -173,17 +176,9 @@ def transform(features: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
 
 def write_records(folder: Path, count: int) -> list[Shard]:
     """Write ten shards into ``folder``, which is the store of the data."""
-    shards = []
-    each = count // 10
-    for begin in range(0, count, each):
-        x, y, country = drawn(each, seed=begin)
-        values = {f"x{number}": x[:, number] for number in range(NUMBERS)}
-        values |= {"country": country, "label": y}
-        columns = {name: Column(SCHEMA[name], held) for name, held in values.items()}
-        file = folder / f"{begin}.tfrecord"
-        file.write_bytes(encoded_frames(columns).content)
-        shards.append(Shard(file=file.name, records=each, **asdict(StoredFile.of(file))))
-    return shards
+    x, y, country = drawn(count, seed=0)
+    columns = {name: x[:, number] for number, name in enumerate(SCHEMA) if number < NUMBERS}
+    return write_shards(folder, SCHEMA, {**columns, "country": country, "label": y}, 10)
 
 
 def evaluations(
@@ -224,6 +219,41 @@ def evaluations(
         PLAIN_BOTH: partial(plain, [model, other]),
         COMPARED: judging(no_worse, served),
     }
+
+
+def predictions_on_one_core(rounds: int) -> dict[str, list[float]]:
+    """The seconds of ``predict`` of a table, and of ``model.predict`` of the same records."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    x, _, _ = drawn(EVALUATED, seed=1)
+    model = built()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        table = pa.table({"number": np.arange(len(x))} | dict(zip(SCHEMA, x.T, strict=False)))
+        pq.write_table(table, folder / "table.parquet")
+        Servable(model, transform, SCHEMA).save(folder / "saved")
+        store = open_store((folder / "store").as_uri())
+        publish(store, folder / "saved", "serving/1", {})
+        source = {"kind": "parquet", "url": (folder / "table.parquet").as_uri()}
+        given = {"model": "serving", "source": source, "keep": ["number"], "batch_size": BATCH}
+
+        def by_steps() -> float:
+            begin = time.monotonic()
+            with redirect_stdout(io.StringIO()):
+                url = predict(store.url, folder / "scratch", **given)
+            seconds = time.monotonic() - begin
+            whole = open_store(url.rpartition("/")[0])  # with the manifest: the next round predicts
+            for stored in whole.list():
+                whole.delete(stored.key)
+            return seconds
+
+        def in_memory() -> float:
+            begin = time.monotonic()
+            model.predict(x, batch_size=BATCH, verbose=0)
+            return time.monotonic() - begin
+
+        contestants = {MEMORY: in_memory, PREDICT: by_steps}
+        in_turns(contestants, 1)  # not counted: it traces
+        return in_turns(contestants, rounds)
 
 
 if __name__ == "__main__":

@@ -3,17 +3,21 @@
 Each kind trains two epochs of the digits by ``fit`` on one device, and by a job under each
 strategy, with the same batches and seeds. ``--large`` trains a model of 200 MB instead, and
 measures its peak memory, that of ``fit``, and the longest stop for a checkpoint. The outcomes are
-written to ``results/models.json``, which ``docs/models.md`` shows as tables.
+written to ``results/models.json``, which ``docs/models.md`` shows as tables; those of ``--quick``,
+two kinds under two strategies, are not. The last line has the number of each outcome.
 """
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +26,19 @@ from numpy.typing import NDArray
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
-from aerotrain.contract.replicas import ReplicaSpec, Role
-from aerotrain.standalone import CHIEF
+from aerotrain.contract.strategy import STRATEGIES
+from aerotrain.standalone import prepare
 from aerotrain.store import open_store
 from aerotrain_airflow.goodput import events_of_chief
-from benchmarks.environments import add_keras_hub
-from benchmarks.fault_injection import Training
-from benchmarks.replicas import Processes
-from benchmarks.testbed import Testbed
+from benchmarks.replicas import run_job
+from benchmarks.report import ROOT
+from benchmarks.workloads import MODELS, training_job
 
-MODELS = Path(__file__).parent / "models"
 RESULTS = Path(__file__).parent / "results" / "models.json"
 EPOCHS = 2
 
-#: For each strategy: devices of each process, and replicas besides the chief.
-STRATEGIES: Mapping[str, tuple[int, Mapping[Role, int]]] = {
-    "one_device": (1, {}),
-    "mirrored": (2, {}),
-    "central_storage": (2, {}),
-    "multi_worker_mirrored": (1, {Role.WORKER: 1}),
-    "dtensor": (2, {}),
-    "parameter_server": (1, {Role.WORKER: 2, Role.PS: 1}),
-}
+#: Virtual CPU devices of each process by strategy, 1 by default.
+DEVICES = {"mirrored": 2, "central_storage": 2, "dtensor": 2}
 
 #: Rows of the table: a kind of ``models/kinds.py``, and the options of the training.
 ROWS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -79,119 +74,71 @@ ROWS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 TOLERANCE, COARSE = 2e-3, 5e-2
 
 
+#: What ``--quick`` measures.
+QUICK_ROWS = ("dense layers, Adam", "BatchNormalization")
+QUICK_STRATEGIES = ("one_device", "mirrored")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two rows under two strategies")
     parser.add_argument("--only", nargs="*", help="rows to measure; all others stay as they are")
     parser.add_argument("--strategies", nargs="*", default=list(STRATEGIES))
     parser.add_argument("--large", action="store_true", help="measure the model of 200 MB")
-    parser.add_argument("--devices", type=int, help="run the jobs of stdin in this process")
     given = parser.parse_args()
-    if given.devices:
-        _run_here(given.devices, [Job.from_json(line) for line in sys.stdin])
-        return
+    counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as name:
-        table = Table(Path(name), given.only or list(ROWS))
-        if given.large:
-            for strategy in given.strategies:
-                _record("200 MB", strategy, table.large(strategy))
-            return
-        for strategy in given.strategies:
-            for row, outcome in table.outcomes(strategy):
-                _record(row, strategy, outcome)
+        table = Table(Path(name), QUICK_ROWS if given.quick else given.only or tuple(ROWS))
+        for strategy in QUICK_STRATEGIES if given.quick else given.strategies:
+            measured = [("200 MB", table.large(strategy))] if given.large else table.rows(strategy)
+            for row, outcome in measured:
+                print(row, strategy, outcome, flush=True)
+                counts[outcome.get("outcome", "measured")] += 1
+                if not given.quick:
+                    _record(row, strategy, outcome)
+    print(json.dumps(counts))
 
 
 def _record(row: str, strategy: str, outcome: Mapping[str, Any]) -> None:
-    print(row, strategy, outcome, flush=True)
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     known.setdefault(row, {})[strategy] = outcome
     RESULTS.write_text(json.dumps(known, indent=1) + "\n")
 
 
-def _run_here(devices: int, jobs: Iterable[Job]) -> None:
-    """Run each job's chief in this process, which imports TensorFlow only once."""
-    import keras
-    import tensorflow as tf
-
-    from aerotrain.replica import Replica, run_replica
-
-    [cpu] = tf.config.list_physical_devices("CPU")
-    each = [tf.config.LogicalDeviceConfiguration()] * devices
-    tf.config.set_logical_device_configuration(cpu, each)
-    for job in jobs:
-        keras.backend.clear_session()
-        # TensorFlow expects one such strategy for the life of a process; its tests do this, too.
-        tf.distribute.MirroredStrategy._collective_key_base += 100_000  # noqa: SLF001 -- as above
-        scratch = Path.cwd() / job.run
-        scratch.mkdir()
-        print(f"job {job.run}", flush=True)
-        run_replica(Replica(job=job, name=CHIEF, attempt="1", scratch=scratch))
-
-
 class Table:
     """Trainings of the models of ``rows``, whose code, data and results are in ``folder``."""
 
-    def __init__(self, folder: Path, rows: list[str]) -> None:
+    def __init__(self, folder: Path, rows: Sequence[str]) -> None:
+        self._folder = folder
+        self._store = (folder / "store").as_uri()
         self._code = folder / "code"
         shutil.copytree(MODELS, self._code)
         if "a transformer of KerasHub" in rows:
             add_keras_hub(self._code)
-        self._testbed = Testbed.prepared(folder)
         self._rows = rows
         self._runs = 0
         self._fits: dict[str, tuple[list[Any], float]] = {}
-        sys.path.insert(0, str(self._code))
+        sys.path[:0] = [str(self._code), str(ROOT / "dags" / "models")]
+        with redirect_stdout(sys.stderr):
+            self._data = prepare(self._store, folder / "scratch", "digits", shards=4)
 
-    def outcomes(self, strategy: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def rows(self, strategy: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Each row's outcome under ``strategy``."""
-        jobs = {row: self._job(strategy, self._arguments(row)) for row in self._rows}
-        said = {}
-        if not STRATEGIES[strategy][1]:
-            said = self._in_one_process(STRATEGIES[strategy][0], jobs)
-        for row, job in jobs.items():
-            text = said[job.run] if said else self._of_replicas(job)
-            yield row, self._outcome(row, job, text)
+        for row in self._rows:
+            job = self._job(strategy, self._arguments(row))
+            devices = DEVICES.get(strategy, 1)
+            said = run_job(job, self._folder, devices=devices, may_fail=True).text
+            yield row, self._outcome(row, job, said)
 
     def _arguments(self, row: str) -> dict[str, Any]:
         kind, options = ROWS[row]
-        common = {"model": "kinds", "data": self._testbed.data, "epochs": EPOCHS}
+        common = {"model": "kinds", "data": self._data, "epochs": EPOCHS}
         return {**common, **options, "hparams": {"kind": kind}}
 
     def _job(self, strategy: str, arguments: Mapping[str, Any]) -> Job:
         self._runs += 1
-        others = STRATEGIES[strategy][1]
-        return Job(
-            name=f"models-{self._runs}",
-            module="aerotrain.train",
-            store=self._testbed.store,
-            run=f"run-{self._runs}",
-            task="train",
-            strategy=strategy,
-            arguments=arguments,
-            code=str(self._code),
-            replicas=(
-                ReplicaSpec(role=Role.CHIEF),
-                *(ReplicaSpec(role=role, count=count) for role, count in others.items()),
-            ),
-        )
-
-    def _in_one_process(self, devices: int, jobs: Mapping[str, Job]) -> dict[str, str]:
-        """What each job of a chief alone says, by its run."""
-        folder = self._testbed.folder / f"devices-{self._runs}"
-        folder.mkdir()
-        root = Path(__file__).parents[1]
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.model_table", "--devices", str(devices)],
-            cwd=folder,
-            env={"PYTHONPATH": f"{root}:{root / 'tasks'}:{root / 'plugins'}", "PATH": "/usr/bin"},
-            input="".join(f"{job.to_json()}\n" for job in jobs.values()),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        parts = re.split(r"^job (run-\d+)$", done.stdout, flags=re.MULTILINE)
-        found = dict(zip(parts[1::2], parts[2::2], strict=True))
-        return {job.run: found.get(job.run, done.stdout[-2000:]) for job in jobs.values()}
+        run = f"run-{self._runs}"
+        return training_job(self._store, run, strategy, arguments, str(self._code))
 
     def large(self, strategy: str) -> dict[str, Any]:
         """Peak memory in MiB of a model of 200 MB, and of its ``fit``; the longest stop by a save.
@@ -199,12 +146,11 @@ class Table:
         The memory is that of the replica that takes most.
         """
         hparams = {"kind": "large"}
-        common = {"model": "kinds", "data": self._testbed.data, "epochs": 2, "hparams": hparams}
+        common = {"model": "kinds", "data": self._data, "epochs": 2, "hparams": hparams}
         fit = self._job("one_device", common)
         job = self._job(strategy, {**common, "checkpoint_interval": 2, "steps_per_execution": 10})
-        with Processes(self._testbed.folder) as processes:
-            ours = processes.run(job, devices=STRATEGIES[strategy][0]).memory
-            theirs = processes.run(fit, "benchmarks.fit", ["1"]).memory
+        ours = run_job(job, self._folder, devices=DEVICES.get(strategy, 1)).memory
+        theirs = run_job(fit, self._folder, "benchmarks.fit", ["1"]).memory
         events = events_of_chief(open_store(job.prefix))
         stalls = [each.seconds for each in events if each.event is EventType.SAVE_STALL]
         return {
@@ -213,11 +159,6 @@ class Table:
             "stall": round(max(stalls), 3),
             "saves": len(stalls),
         }
-
-    def _of_replicas(self, job: Job) -> str:
-        with Training(self._testbed.launcher, job) as training:
-            training.end.result()
-            return "\n".join(line for _, line in training.lines)
 
     def _fit(self, row: str) -> tuple[list[Any], float]:
         """The weights and the last loss of ``fit`` on one device, with the same batches."""
@@ -231,7 +172,7 @@ class Table:
             return self._fits[row]
         job, code = self._job("one_device", self._arguments(row)), UserCode.load("kinds")
         arguments = TrainArguments.of(job.arguments)
-        scratch = self._testbed.folder / f"fit-{self._runs}"
+        scratch = self._folder / f"fit-{self._runs}"
         scratch.mkdir()
         feed = InputPipeline(
             job=job,
@@ -259,8 +200,8 @@ class Table:
             return {"outcome": refused, "said": errors[-1]}
         code = UserCode.load("kinds")
         trained = ModelManifest.load(f"{job.prefix}/model.json")
-        spec = batch_spec(load_dataset(self._testbed.data).schema, code.transform)
-        model = trained.restore(code, spec, self._testbed.folder / f"restored-{job.run}")
+        spec = batch_spec(load_dataset(self._data).schema, code.transform)
+        model = trained.restore(code, spec, self._folder / f"restored-{job.run}")
         weights, loss = self._fit(row)
         tolerance = COARSE if "mixed" in trained.dtype_policy else TOLERANCE
         own = trained.metrics["loss"]
@@ -272,6 +213,18 @@ class Table:
             "fit": round(loss, 4),
             "weights": round(distance, 5),
         }
+
+
+def add_keras_hub(folder: Path) -> None:
+    """Install KerasHub into ``folder``; without its requirements for texts and for downloads."""
+    uv = os.environ.get("UV") or shutil.which("uv")
+    if not uv:
+        sys.exit("uv, which installs KerasHub, is not on the PATH, and UV does not name it")
+    # tensorflow-text, which it requires too, would replace tensorflow-cpu.
+    hub = ["keras-hub==0.32.*", "kagglehub", "kagglesdk"]
+    packages = [*hub, "regex", "sentencepiece", "tokenizers", "tqdm"]
+    words = ["pip", "install", "--quiet", "--no-deps", "--python", sys.executable]
+    subprocess.run([uv, *words, "--target", str(folder), *packages], check=True)
 
 
 def _distance(ours: list[NDArray[Any]], other: list[NDArray[Any]]) -> float:

@@ -18,16 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.job import Job
-from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.status import Progress
 from aerotrain.standalone import prepare
-from benchmarks.report import print_origin, print_report
+from benchmarks.replicas import run_job
+from benchmarks.report import ROOT, print_origin, print_report
+from benchmarks.workloads import training_job
 
-PROJECT = Path(__file__).parent.parent
-DIGITS = PROJECT / "dags" / "models"
-MODELS = Path(__file__).parent / "models"
+DIGITS = ROOT / "dags" / "models"
 PORT = 2222
 BATCH = 64
 INTERFACE = "wire"
@@ -80,19 +78,6 @@ def _digits(folder: Path) -> str:
         return prepare((folder / "store").as_uri(), folder / "scratch", "digits", shards=2)
 
 
-def _job(folder: Path, module: str, run: str, arguments: Mapping[str, Any], **more: Any) -> Job:
-    return Job(
-        name="network",
-        module=f"aerotrain.{module}",
-        store=(folder / "store").as_uri(),
-        run=run,
-        task=module.rpartition(".")[2],
-        arguments=arguments,
-        code=str(MODELS),
-        **more,
-    )
-
-
 def _row(
     folder: Path,
     data: str,
@@ -102,10 +87,10 @@ def _row(
     arguments: Mapping[str, Any],
 ) -> dict[str, Any]:
     batch = arguments["batch_size"]
-    job = _job(
-        folder,
-        "train",
+    job = training_job(
+        (folder / "store").as_uri(),
         f"{megabits}-{mode.replace(' ', '-')}",
+        "multi_worker_mirrored",
         {
             "model": "wide",
             "data": data,
@@ -113,8 +98,6 @@ def _row(
             "steps_per_execution": 5,
             **arguments,
         },
-        strategy="multi_worker_mirrored",
-        replicas=(ReplicaSpec(role=Role.CHIEF), ReplicaSpec(role=Role.WORKER)),
     )
     first, *_, last = _marks(folder, job, megabits)
     done, seconds = last.step - first.step, last.seconds - first.seconds
@@ -133,34 +116,17 @@ def _row(
 def _marks(folder: Path, job: Job, megabits: int) -> list[Mark]:
     """Train over a link of that rate; one mark for each progress line of the chief."""
     addresses = {name: f"{_host(index)}:{PORT}" for index, name in enumerate(job.names())}
-    with _namespaces(megabits) as spaces, ExitStack() as stack:
-        counter = f"/sys/class/net/{INTERFACE}/statistics/tx_bytes"
-        processes = []
-        for space, name in zip(spaces, job.names(), strict=True):
-            scratch = folder / "scratch" / job.run / str(name)
-            scratch.mkdir(parents=True)
-            process = subprocess.Popen(
-                ["ip", "netns", "exec", space, sys.executable, "-m", "aerotrain.replica"],
-                cwd=scratch,
-                env={
-                    **os.environ,
-                    **replica_environment(job, name, addresses, attempt="1"),
-                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                },
-                stdout=subprocess.PIPE if name.role is Role.CHIEF else subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-            processes.append(stack.enter_context(process))
-            stack.callback(process.kill)
-        marks, said = [], ""
-        for line in processes[0].stdout or ():
-            said += line
-            if seen := Progress.parse(line):
+    counter = f"/sys/class/net/{INTERFACE}/statistics/tx_bytes"
+    marks = []
+    with _namespaces(megabits) as spaces:
+
+        def mark(line: str) -> None:
+            if progress := Progress.parse(line):
                 sent = _run("ip", "netns", "exec", spaces[0], "cat", counter)
-                marks.append(Mark(time.monotonic(), seen.step, int(sent)))
-        if processes[0].wait() or len(marks) < 2:
-            raise RuntimeError(f"the training of {job.run} has failed:\n{said}")
+                marks.append(Mark(time.monotonic(), progress.step, int(sent)))
+
+        within = [("ip", "netns", "exec", space) for space in spaces]
+        run_job(job, folder, addresses=addresses, within=within.__getitem__, take=mark)
     return marks
 
 

@@ -19,14 +19,13 @@ from typing import Any
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import Result, State
 from aerotrain.contract.steps import check_of
-from aerotrain.launch.launcher import Launcher
-from aerotrain.launch.process.backend import ProcessBackend
 from aerotrain.store import open_store
+from benchmarks.report import ROOT as PROJECT
 from benchmarks.report import in_turns, print_origin, print_report
+from benchmarks.testbed import processes_in
 from devtools.home import Home
 from devtools.stack import Stack, running_stack
 
-PROJECT = Path(__file__).parent.parent
 DAG = "digits"
 
 
@@ -108,16 +107,8 @@ class _Bare:
     def __init__(self, stack: Stack, home: Home, run: str) -> None:
         self.seconds: dict[str, float] = {}
         self._run = run
-        self._environment = {**os.environ, **stack.s3.environment}
-        paths = [str(PROJECT / "tasks"), str(PROJECT / "plugins")]
-        self._launcher = Launcher(
-            ProcessBackend(
-                home.scratch / "bare",
-                {**self._environment, "PYTHONPATH": os.pathsep.join(paths)},
-                holder="bare",
-                warm=True,
-            )
-        )
+        os.environ.update(stack.s3.environment)
+        self._launcher = processes_in(home.scratch / "bare")
 
     def training(self, strategy: str | None, epochs: int, data: str) -> Job:
         """The training of the DAG; ``parameter_server`` is its default strategy."""
@@ -162,7 +153,7 @@ class _Bare:
         finally:
             self._launcher.stop(address)
         self.seconds[job.task] = self.seconds.get(job.task, 0.0) + time.monotonic() - begin
-        return Result.from_json(open_store(job.prefix, self._environment).get("result.json")).value
+        return Result.from_json(open_store(job.prefix).get("result.json")).value
 
 
 if __name__ == "__main__":

@@ -8,15 +8,16 @@ document of the plan. If any process held more than 1 GiB, the benchmark fails.
 """
 
 import argparse
-import json
+import multiprocessing
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,11 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="512 MiB, and a plan of 20,000 files")
     parser.add_argument("--folder", type=Path, help="folder for temporary data")
-    parser.add_argument("--step", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.step:
-        run_step(json.loads(arguments.step))
-        return
     print_origin()
     size, files = (GIB // 2, 20_000) if arguments.quick else (10 * GIB, 1_000_000)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
@@ -60,7 +57,7 @@ def report(folder: Path, size: int, files: int, part_bytes: int) -> None:
     one, two = (merged(each) for each in results.values())
     link_files(folder / "many", folder / "table", files)
     many = {"source": table_at(folder / "many")}
-    plan = result(start((folder / "planned").as_uri(), "plan", many))
+    plan = cost((folder / "planned").as_uri(), "plan", many)
     rows = [
         {"step": "plan", **one["plan"]},
         {"step": "partitions, one at a time", **one["partitions"]},
@@ -92,11 +89,11 @@ def prepared(folder: Path, rules: dict[str, Any], at_once: int) -> dict[str, dic
     """The cost of each step, with so many partitions at a time; removes ``folder``."""
     store = folder.as_uri()
     os.sync()  # so that the disk does not write what was written before
-    plan = result(start(store, "plan", rules))
+    plan = cost(store, "plan", rules)
     begin = time.monotonic()
     partitions = mapped(store, plan["value"]["partitions"], at_once)
     seconds = time.monotonic() - begin
-    finalize = result(start(store, "finalize", {"dataset": plan["value"]["dataset"]}))
+    finalize = cost(store, "finalize", {"dataset": plan["value"]["dataset"]})
     shutil.rmtree(folder)
     return {
         "plan": taken([plan]),
@@ -162,41 +159,24 @@ def link_files(folder: Path, table: Path, count: int) -> None:
 
 def mapped(store: str, partitions: Sequence[dict[str, Any]], at_once: int) -> list[dict[str, Any]]:
     """The cost of each partition, with so many of them at the same time."""
-    waiting, running, ended = list(partitions), [], []
-    while waiting or running:
-        while waiting and len(running) < at_once:
-            running.append(start(store, "partition", waiting.pop(0)))
-        ended.append(result(running.pop(0)))
-    return ended
+    with ThreadPoolExecutor(at_once) as threads:
+        return list(threads.map(partial(cost, store, "partition"), partitions))
 
 
-def start(store: str, step: str, arguments: dict[str, Any]) -> subprocess.Popen[str]:
-    work = json.dumps({"store": store, "step": step, "arguments": arguments})
-    words = [sys.executable, "-m", "benchmarks.prepare", "--step", work]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+def cost(store: str, step: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Run one step in a process of its own; returns its result, and what it took."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(run_step, store, step, arguments).result()
 
 
-def result(process: subprocess.Popen[str]) -> dict[str, Any]:
-    said, _ = process.communicate()
-    if process.returncode:
-        sys.exit(f"a step failed with exit code {process.returncode}:\n{said}")
-    last: dict[str, Any] = json.loads(said.splitlines()[-1])
-    return last
-
-
-def run_step(work: dict[str, Any]) -> None:
-    """Run one step in this process, and print its cost."""
+def run_step(store: str, step: str, arguments: dict[str, Any]) -> dict[str, Any]:
     begin = time.monotonic()
-    scratch = Path(work["store"].removeprefix("file://")).parent
-    value = standalone.run_step(
-        f"data.prepare.{work['step']}", work["store"], scratch, **work["arguments"]
-    )
-    result = {
-        "value": value,
-        "seconds": time.monotonic() - begin,
-        "bytes": most_bytes(Path("/proc/self/status").read_text()),
-    }
-    print(json.dumps(result))
+    scratch = Path(store.removeprefix("file://")).parent
+    with redirect_stdout(sys.stderr):  # stdout is for the report alone
+        value = standalone.run_step(f"data.prepare.{step}", store, scratch, **arguments)
+    seconds = time.monotonic() - begin
+    peak = most_bytes(Path("/proc/self/status").read_text())
+    return {"value": value, "seconds": seconds, "bytes": peak}
 
 
 def most_bytes(status: str) -> int:

@@ -1,22 +1,19 @@
-"""How fast records are written, compared with TensorFlow's writer, Beam's, and the machine.
+"""How fast records are written, compared with TensorFlow's writer and the machine.
 
 Each writes the same records, 28 × 28 pixels and a label, 838 bytes each in a file, on one core, in
-turns, after an uncounted round. Ours and TensorFlow's read them from Parquet or from an array and
-encode them. Beam receives encoded records, in one process. The machine's own speed is that of
-copying a file of the same bytes with their CRC-32C, in pieces that stay in the cache.
+turns, after an uncounted round. Both read them from Parquet or from an array and encode them.
+The machine's own speed is that of copying a file of the same bytes with their CRC-32C, in pieces
+that stay in the cache.
 """
 
 import argparse
 import os
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 import google_crc32c
 import numpy as np
@@ -29,7 +26,6 @@ from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.prepare.partition import keep_freed_memory
 from aerotrain.data.records import encoded_frames
 from aerotrain.data.sources import open_source
-from benchmarks.environments import with_beam
 from benchmarks.report import in_turns, median_ratio, print_origin, print_report
 
 PIXELS = 28 * 28
@@ -39,8 +35,6 @@ PIECE = 2**18
 
 #: Files are kept in memory, so that the disk is not measured.
 MEMORY = Path("/dev/shm")
-WRITE_WITH_BEAM = Path(__file__).with_name("beam_writer.py")
-BEAM = "Beam's WriteToTFRecord, encoded"
 
 
 def main() -> None:
@@ -51,10 +45,7 @@ def main() -> None:
     keep_freed_memory()  # as a mapped task does, for all of them
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     records, rounds = (20_000, 2) if quick else (50_000, 7)
-    with (
-        tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name,
-        ExitStack() as stack,
-    ):
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
         folder = Path(name)
         sources = write_inputs(folder, records)
         contestants: dict[str, Callable[[], float]] = {}
@@ -63,16 +54,12 @@ def main() -> None:
             contestants[f"TFRecordWriter, {kind}"] = partial(with_tensorflow, ROWS[kind], folder)
         contestants["copy + CRC"] = partial(machine, folder)
         in_turns(contestants, 1)  # not counted: the first ones also load modules
-        try:
-            contestants[BEAM] = stack.enter_context(Beam(folder)).write
-        except RuntimeError as error:
-            print(f"no figure write_over_beam: {error}\n")
         seconds = in_turns(contestants, rounds)
     report({name: [records / each for each in taken] for name, taken in seconds.items()})
 
 
 def report(rates: Mapping[str, Sequence[float]]) -> None:
-    """Print the records per second of each round; Beam's figure only if Beam is available."""
+    """Print the records per second of each round."""
     kinds = ("parquet", "npy")
     over = [
         median_ratio(rates[f"ours, {kind}"], rates[f"TFRecordWriter, {kind}"]) for kind in kinds
@@ -81,8 +68,6 @@ def report(rates: Mapping[str, Sequence[float]]) -> None:
         "write_over_tf_writer": min(over),
         "share_of_copy_and_crc": median_ratio(rates["ours, npy"], rates["copy + CRC"]),
     }
-    if BEAM in rates:
-        figures["write_over_beam"] = median_ratio(rates["ours, parquet"], rates[BEAM])
     rows = [
         {"writer": name, "records/s": round(statistics.median(each))}
         for name, each in rates.items()
@@ -159,39 +144,6 @@ def machine(folder: Path) -> float:
             google_crc32c.value(piece)
             written.write(piece)
     return time.monotonic() - begin
-
-
-class Beam:
-    """A process of Apache Beam in its own environment; a context that ends it.
-
-    Raises:
-        RuntimeError: Beam cannot be installed.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        python = with_beam(folder / "beam")
-        self._process = subprocess.Popen(
-            [python, WRITE_WITH_BEAM, folder / "ours.tfrecord"],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._process.communicate()
-
-    def write(self) -> float:
-        """Seconds in which a pipeline writes all records."""
-        assert self._process.stdin
-        assert self._process.stdout
-        print(file=self._process.stdin, flush=True)
-        if not (seconds := self._process.stdout.readline()):
-            raise RuntimeError(f"Beam ended with exit code {self._process.wait()}: see its output")
-        return float(seconds)
 
 
 if __name__ == "__main__":

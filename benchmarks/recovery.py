@@ -1,10 +1,8 @@
 """What failures cost: local trainings of the digits whose processes are killed.
 
-Replicas are forked from a process that has imported TensorFlow, as is the default; with ``--cold``
-each runs a new interpreter, and ``import_s`` is the part of its start in which a chief imports
-TensorFlow. The goodput is that of one training of 15 minutes, in which a random process is killed
-every 3 minutes. ``--quick`` kills one process of each kind and omits that run: it projects the
-goodput from the kills.
+Replicas are forked from a process that has imported TensorFlow, as is the default. The goodput is
+that of one training of 15 minutes, in which a random process is killed every 3 minutes. ``--quick``
+kills one process of each kind and omits that run: it projects the goodput from the kills.
 """
 
 import argparse
@@ -45,21 +43,20 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="one kill per kind, no training of 15 minutes"
     )
-    parser.add_argument("--cold", action="store_true", help="no warm start")
-    options = parser.parse_args()
+    quick = parser.parse_args().quick
     print_origin()
     # Replica groups outlive the process that started them; on SIGTERM, this ends them first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:
-        testbed = Testbed.open(stack, warm=not options.cold)
-        rounds = 1 if options.quick else 3
+        testbed = Testbed.open(stack)
+        rounds = 1 if quick else 3
         rows = [
             killed(testbed, strategy, victim, epochs)
             for _ in range(rounds)
             for strategy, victim, epochs in KILLS
         ]
         figures = figures_of(rows)
-        if not options.quick:
+        if not quick:
             figures["goodput"] = long_run(testbed)
     print_report(rows, figures)
 
@@ -83,7 +80,6 @@ def killed(testbed: Testbed, strategy: str, victim: str, epochs: int) -> dict[st
         "killed": victim,
         "detect_s": outcome.detect,
         "back_s": back,
-        "import_s": outcome.imported,
         "longest_stop_s": outcome.longest_gap,
         "steps_lost": outcome.steps_lost,
         "save_stall_s": max(outcome.stalls, default=None),
@@ -109,7 +105,6 @@ def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
     stalls = [row["save_stall_s"] for row in rows if row["save_stall_s"] is not None]
     stops = [row["longest_stop_s"] for row in rows if row["strategy"] == SERVED]
-    starts = median("import_s") or 0.0
     cost = len(stops) and sum(stops) / len(stops)
     kills = WHOLE / BETWEEN
     named = {
@@ -118,7 +113,7 @@ def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "worker_longest_stop_seconds": median("longest_stop_s", strategy=SERVED, killed="worker-1"),
         "gang_back_seconds": median("back_s", strategy=GANG),
         "save_stall_seconds": max(stalls, default=None),
-        "goodput_projected": 1 - (starts + kills * cost) / WHOLE,
+        "goodput_projected": 1 - kills * cost / WHOLE,
     }
     return {name: value for name, value in named.items() if value is not None}
 

@@ -1,41 +1,29 @@
 """Replicas of one job, each a process of this machine, with their output and their memory.
 
-They are forked from a process that has imported their module, as local replicas are by default: the
-imports take 5 s of CPU, more than most of the trainings. ``python -m benchmarks.replicas`` is that
-process. It gets requests and open files by a socket, and ends when that is closed.
+``python -m benchmarks.replicas DEVICES MODULE WORDS`` is such a process: it runs the module on so
+many virtual CPU devices.
 """
 
-import gc
-import importlib
-import json
 import os
 import runpy
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
-import traceback
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any
 
 from aerotrain.contract.environment import replica_environment, set_tensorflow_variables
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
 from aerotrain.supervisor.ports import reserved_addresses
-from aerotrain.supervisor.preloading import IMPORTED
-from aerotrain.supervisor.processes import end_with, send
+from aerotrain.training import set_environment
+from benchmarks.report import ROOT
 
-ROOT = Path(__file__).parent.parent
 REPLICA = "aerotrain.replica"
-
-#: Bytes of the longest request.
-_LONGEST = 2**17
 
 
 @dataclass(frozen=True)
@@ -48,225 +36,102 @@ class Said:
 
 @dataclass(frozen=True)
 class Ended:
-    """The chief's output, and the peak memory of each replica, in MiB, by its name."""
+    """The chief's output and exit code, and the peak memory of each replica, in MiB."""
 
     said: Sequence[Said]
+    code: int
     memory: Mapping[str, float]
 
+    @property
+    def text(self) -> str:
+        return "".join(each.line for each in self.said)
 
-class Processes:
-    """Runs jobs in ``folder``; a context that ends their processes."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._servers: dict[Any, ForkServer] = {}
-        self._stack = ExitStack()
-        self._lock = threading.Lock()
+def run_job(
+    job: Job,
+    folder: Path,
+    module: str = REPLICA,
+    words: Sequence[str] = (),
+    *,
+    devices: int = 1,
+    environment: Mapping[str, str] | None = None,
+    addresses: Mapping[Any, str] | None = None,
+    within: Callable[[int], Sequence[str]] = lambda _: (),
+    take: Callable[[str], None] = lambda _: None,
+    may_fail: bool = False,
+) -> Ended:
+    """Run ``module`` in a process for each replica until the chief ends; others are killed.
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    def start(self, *needed: tuple[str, Mapping[str, str]]) -> None:
-        """Start the processes from which replicas of these modules and environments are forked."""
-        for module, environment in needed:
-            server = ForkServer(module, environment)
-            self._servers[module, *environment.items()] = self._stack.enter_context(server)
-
-    def run(
-        self,
-        job: Job,
-        module: str = REPLICA,
-        words: Sequence[str] = (),
-        *,
-        devices: int = 1,
-        environment: Mapping[str, str] | None = None,
-        may_fail: bool = False,
-    ) -> Ended:
-        """Run ``module`` in a process for each replica until the chief ends; others are killed.
-
-        ``devices`` is the number of virtual CPU devices of each process.
-
-        Raises:
-            RuntimeError: the chief has failed and may not; the message is its output.
-        """
-        server = self._server(module, environment or {})
-        with ExitStack() as stack:
+    Args:
+        folder: where each replica gets a working directory.
+        devices: the number of virtual CPU devices of each process.
+        addresses: of the replicas; by default reserved ports of this machine.
+        within: the command that runs that of a replica, by the replica's position in the job.
+        take: called with each line of the chief when it comes.
+        may_fail: otherwise a chief that fails raises a RuntimeError with its output.
+    """
+    with ExitStack() as stack:
+        if addresses is None:
             addresses, _ = stack.enter_context(reserved_addresses(job))
-            output, of_chief = os.pipe()
-            pids = {}
-            for name in job.names():
-                own = replica_environment(job, name, addresses, attempt="1")
-                # A module that is no replica of ours reads TF_CONFIG itself.
-                set_tensorflow_variables(own)
-                is_chief = name.role is Role.CHIEF
-                pids[str(name)] = server.fork(
-                    of_chief if is_chief else os.open(os.devnull, os.O_WRONLY),
-                    folder=self._scratch_of(job, str(name)),
-                    environment={**server.environment, **own},
-                    module=module,
-                    words=list(words),
-                    devices=devices,
-                )
-                stack.callback(server.kill, pids[str(name)])
-            with os.fdopen(output) as lines:
-                said = [Said(time.monotonic(), line) for line in lines]
-            memory = {}
-            code, memory["chief"] = server.wait(pids["chief"])
-            if code and not may_fail:
-                text = "".join(each.line for each in said)
-                raise RuntimeError(f"the chief of {job.run} has failed:\n{text}")
-            for name, pid in pids.items():
-                if name != "chief":
-                    server.kill(pid)
-                    _, memory[name] = server.wait(pid)
-        return Ended(said, memory)
-
-    def _server(self, module: str, environment: Mapping[str, str]) -> "ForkServer":
-        key = (module, *environment.items())
-        with self._lock:
-            if key not in self._servers:
-                self.start((module, environment))
-            for each in self._servers.values():
-                each.wait_for_imports()  # none may import while a job is timed
-        return self._servers[key]
-
-    def _scratch_of(self, job: Job, replica: str) -> str:
-        folder = self._folder / "scratch" / job.run / replica
-        folder.mkdir(parents=True)
-        return str(folder)
-
-
-class ForkServer:
-    """A process that has imported ``module``; it is ended at the end of the context."""
-
-    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
-        paths = os.pathsep.join([str(ROOT / "tasks"), str(ROOT)])
-        self.environment = {**os.environ, "PYTHONPATH": paths, **environment}
-        self._lock = threading.Lock()
-        self._ended: dict[int, tuple[int, float]] = {}
-        self._is_ready = False
-        self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        imported = IMPORTED if module == REPLICA else (module,)
-        with its:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.replicas", str(its.fileno()), *imported],
-                env=self.environment,
-                pass_fds=[its.fileno()],
+        processes = {}
+        for index, name in enumerate(job.names()):
+            own = replica_environment(job, name, addresses, attempt="1")
+            set_tensorflow_variables(own)  # a module that is no replica of ours reads TF_CONFIG
+            scratch = folder / "scratch" / job.run / str(name)
+            scratch.mkdir(parents=True)
+            process = subprocess.Popen(
+                [
+                    *(*within(index), sys.executable, "-m"),
+                    *("benchmarks.replicas", str(devices), module, *words),
+                ],
+                cwd=scratch,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join([str(ROOT / "tasks"), str(ROOT)]),
+                    **own,
+                    **(environment or {}),
+                },
                 stdin=subprocess.DEVNULL,
-                stdout=sys.stderr,
+                stdout=subprocess.PIPE if name.role is Role.CHIEF else subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+                text=True,
             )
+            processes[str(name)] = stack.enter_context(process)
+            stack.callback(process.kill)
+        chief = processes["chief"]
+        said = []
+        for line in chief.stdout or ():
+            said.append(Said(time.monotonic(), line))
+            take(line)
+        memory = {"chief": _peak(chief)}
+        for name, process in processes.items():
+            if process is not chief:
+                os.kill(process.pid, signal.SIGKILL)  # a method of it would take its end
+                memory[name] = _peak(process)
+    ended = Ended(said, chief.returncode, memory)
+    if ended.code and not may_fail:
+        raise RuntimeError(f"the chief of {job.run} has failed:\n{ended.text}")
+    return ended
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self._socket.close()
-        self._process.wait()
-
-    def wait_for_imports(self) -> None:
-        if not self._is_ready:
-            self._receive()
-            self._is_ready = True
-
-    def fork(self, output: int, **request: Any) -> int:
-        """The id of a new process that writes to the file ``output``, which is closed here."""
-        pid: int = self._ask(request, [output])
-        os.close(output)
-        return pid
-
-    def kill(self, pid: int) -> None:
-        """Kill the process, unless it has been waited for."""
-        if pid not in self._ended:
-            send([pid], signal.SIGKILL)
-
-    def wait(self, pid: int) -> tuple[int, float]:
-        """The exit code of a process, and its peak memory in MiB."""
-        while (ended := self._ask({"pid": pid})) is None:
-            time.sleep(0.01)
-        self._ended[pid] = ended[0], ended[1]
-        return self._ended[pid]
-
-    def _ask(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> Any:
-        with self._lock:
-            socket.send_fds(self._socket, [json.dumps(request).encode()], files)
-            return self._receive()
-
-    def _receive(self) -> Any:
-        answer = self._socket.recv(_LONGEST)
-        if not answer:
-            raise RuntimeError("the process that forks replicas has ended; see its output above")
-        return json.loads(answer)
+def _peak(process: subprocess.Popen[str]) -> float:
+    """Wait for the end of a process; returns its peak memory in MiB."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_maxrss / 1024
 
 
 def main() -> None:
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    for name in sys.argv[2:]:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # otherwise the first collection of each fork would copy all pages
-    channel.send(b"true")  # ready
-    own = os.getpid()
-    while True:
-        message, files, _, _ = socket.recv_fds(channel, _LONGEST, 1)
-        if not message:
-            return
-        request = json.loads(message)
-        answer: Any
-        if files:
-            answer = os.fork()
-            if not answer:
-                end_with(own, signal.SIGKILL)
-                become(output=files[0], **request)
-            os.close(files[0])
-        else:
-            pid, status, usage = os.wait4(request["pid"], os.WNOHANG)
-            ended = (os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024)
-            answer = ended if pid else None
-        channel.send(json.dumps(answer).encode())
+    devices = int(sys.argv[1])
+    sys.argv = sys.argv[2:]
+    if devices > 1:
+        set_environment(os.environ)
+        import tensorflow as tf
 
-
-def become(
-    *,
-    output: int,
-    folder: str,
-    environment: Mapping[str, str],
-    module: str,
-    words: Sequence[str],
-    devices: int,
-) -> NoReturn:
-    """Run ``python -m MODULE WORDS`` in this process, as a new interpreter would."""
-    import tensorflow as tf
-
-    from aerotrain import replica, training
-
-    code = 1
-    try:
-        for standard in (1, 2):
-            os.dup2(output, standard)
-        os.chdir(folder)
-        os.environ.clear()
-        os.environ.update(environment)
-        training.set_environment(
-            os.environ
-        )  # importing the package does this, but it is already imported
-        replica.begin()
-        warnings.filterwarnings("ignore", module="runpy")  # the module is imported already
-        if devices > 1:
-            [cpu] = tf.config.list_physical_devices("CPU")
-            each = [tf.config.LogicalDeviceConfiguration()] * devices
-            tf.config.set_logical_device_configuration(cpu, each)
-        sys.argv = [module, *words]
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-        code = 0
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except Exception:  # noqa: BLE001 -- an interpreter prints any error, too
-        traceback.print_exc()
-    sys.stdout.flush()
-    os._exit(code)
+        [cpu] = tf.config.list_physical_devices("CPU")
+        each = [tf.config.LogicalDeviceConfiguration()] * devices
+        tf.config.set_logical_device_configuration(cpu, each)
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

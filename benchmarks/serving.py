@@ -3,8 +3,7 @@
 A store of S3 has two versions of a small model, which are promoted and rolled back in turn. The
 server for development follows them, and so does ``aerotrain pull`` into a folder. Meanwhile one
 record at a time is asked for by REST. The latencies are of the server for development,
-and of calls of the same signature in this process. Then a network of the digits is exported in all
-formats (``formats.py``).
+and of calls of the same signature in this process.
 """
 
 import argparse
@@ -30,11 +29,11 @@ from aerotrain.serve_check import latencies, wait_until_ready
 from aerotrain.serving.alias import promote, rollback
 from aerotrain.serving.client import Client, Endpoint
 from aerotrain.serving.pull import POLL
+from aerotrain.serving.requests import write_requests
 from aerotrain.serving.servable import Servable
 from aerotrain.store import Store, open_store, publish
 from aerotrain.supervisor.ports import reserved_ports
-from benchmarks.formats import formats
-from benchmarks.report import print_origin, print_report, print_table
+from benchmarks.report import print_origin, print_report
 from devtools.s3_server import s3_server
 
 #: Requests a second by each of two clients, while versions change.
@@ -56,10 +55,7 @@ def main() -> None:
         with serving(Path(name, "pulled")) as (endpoint, pulled):
             rows, figures = changes(store, endpoint, pulled, 4 if quick else 20)
             found, latency = answers(endpoint, call, seconds=3 if quick else 20)
-        of_formats, sizes = formats(Path(name), calls=50 if quick else 500)
-    print_table(of_formats)
-    print()
-    print_report(rows + found, figures | latency | sizes)
+    print_report(rows + found, figures | latency)
 
 
 def export_two(store: Store, folder: Path) -> Callable[[np.ndarray], object]:
@@ -71,6 +67,8 @@ def export_two(store: Store, folder: Path) -> Callable[[np.ndarray], object]:
     for version in (1, 2):
         model.layers[-1].bias.assign(tf.fill([10], 1000.0 * version))  # shows who answers
         Servable(model, lambda each: (each["x"], 0), schema).save(folder / str(version))
+        outputs = {"predictions": model(example()["x"]).numpy()}
+        write_requests(folder / str(version), _MODEL, example(), outputs)
         publish(store, folder / str(version), str(version), {})
     loaded = tf.saved_model.load(str(folder / "2"))
     signature = loaded.signatures["serving_default"]

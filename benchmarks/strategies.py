@@ -8,25 +8,21 @@ supports.
 """
 
 import argparse
-import json
 import re
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.job import Job
-from aerotrain.contract.replicas import Role
 from benchmarks.models import fashion
-from benchmarks.replicas import REPLICA, Ended, Processes
+from benchmarks.replicas import Ended, run_job
 from benchmarks.report import in_turns, median_ratio, print_origin, print_report, print_table
 from benchmarks.workloads import (
-    BATCH,
     CONVOLUTIONS,
     DENSE,
     EMBEDDING,
@@ -66,9 +62,6 @@ FEW = {"train": 0.1, "test": 0.9}
 #: The variables that select the Keras of ``fit``.
 KERAS: Mapping[str, Mapping[str, str]] = {"keras3": {}, "tf_keras": {"TF_USE_LEGACY_KERAS": "1"}}
 
-#: Seconds for which simultaneous processes are timed.
-ALONE_SECONDS = 10
-
 _PLANNED = re.compile(r"progress .*\bsteps=(\d+)")
 _RATE = re.compile(r"steps_per_second=(\S+)")
 
@@ -88,8 +81,8 @@ def main() -> None:
     if unknown := set(asked.only or ()) - every.keys():
         sys.exit(f"there is no {', '.join(sorted(unknown))}; choose from {', '.join(every)}")
     print_origin()
-    with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes:
-        bench = Bench(processes, Jobs(Path(name), FEW if asked.quick else SPLITS))
+    with tempfile.TemporaryDirectory() as name:
+        bench = Bench(Path(name), FEW if asked.quick else SPLITS)
         if asked.quick:
             rows = [
                 row
@@ -103,15 +96,8 @@ def main() -> None:
                 for row in bench.compared(workload, strategy, flavours(strategy), ROUNDS)
             ]
         if not asked.quick and not asked.only:
-            for table in (
-                bench.memory,
-                [bench.shares(each) for each in WORKLOADS[:3]],
-                [
-                    bench.communication(DENSE, "multi_worker_mirrored"),
-                    *(bench.communication(each, "parameter_server") for each in (DENSE, EMBEDDING)),
-                ],
-                [row for workload in WORKLOADS[:2] for row in bench.params(workload)],
-            ):
+            params = [row for workload in WORKLOADS[:2] for row in bench.params(workload)]
+            for table in (bench.memory, params):
                 print_table(table)
                 print()
         print_report(rows, figures(rows))
@@ -135,13 +121,12 @@ def flavours(strategy: str) -> list[str]:
 
 
 class Bench:
-    """Runs jobs in ``processes``."""
+    """Runs jobs in ``folder``, and remembers the memory that replicas took."""
 
-    def __init__(self, processes: Processes, jobs: Jobs) -> None:
+    def __init__(self, folder: Path, splits: Mapping[str, float]) -> None:
         self.memory: list[dict[str, Any]] = []
-        self._processes = processes
-        self._jobs = jobs
-        processes.start((REPLICA, {}), *((FIT, KERAS[each]) for each in flavours("one_device")))
+        self._folder = folder
+        self._jobs = Jobs(folder, splits)
 
     def compared(
         self, workload: Workload, strategy: str, flavours: Sequence[str], rounds: int
@@ -182,17 +167,18 @@ class Bench:
 
     def _ours(self, workload: Workload, strategy: str, **arguments: Any) -> float:
         job = self._jobs.train(workload, strategy, **arguments)
-        ended = self._processes.run(job, devices=DEVICES.get(strategy, 1))
+        ended = run_job(job, self._folder, devices=DEVICES.get(strategy, 1))
         self._remember(job, "ours", workload, ended)
         [begin, end] = [each.seconds for each in ended.said if each.line.startswith("epoch ")]
-        [steps] = {each[1] for said in ended.said if (each := _PLANNED.search(said.line))}
+        [steps] = set(_PLANNED.findall(ended.text))
         return int(steps) / EPOCHS / (end - begin)
 
     def _fit(self, workload: Workload, strategy: str, flavour: str, per_execution: int) -> float:
         """Steps a second; 0 if it fails."""
         job = self._jobs.train(workload, strategy)
-        ended = self._processes.run(
+        ended = run_job(
             job,
+            self._folder,
             FIT,
             [str(per_execution)],
             devices=DEVICES.get(strategy, 1),
@@ -200,53 +186,10 @@ class Bench:
             may_fail=True,
         )
         self._remember(job, f"fit of {flavour}", workload, ended)
-        rates = [float(each[1]) for said in ended.said if (each := _RATE.search(said.line))]
+        rates = [float(rate) for rate in _RATE.findall(ended.text)]
         if not rates:
-            print(*(each.line for each in ended.said[-20:]), file=sys.stderr)
+            print(ended.text[-2000:], file=sys.stderr)
         return sum(rates)
-
-    def shares(self, workload: Workload) -> dict[str, Any]:
-        """The composition of a step on one device: compute, input and Python."""
-        ended = self._processes.run(self._jobs.train(workload, "one_device"), "benchmarks.shares")
-        taken = json.loads(ended.said[-1].line)
-        each = (taken["one_by_one"] - taken["at_hand"]) / (1 - 1 / PER_EXECUTION)
-        python = each / PER_EXECUTION
-        step = max(taken["read"], taken["at_hand"])
-        return {
-            "model": workload.name,
-            "step, ms": step,
-            "compute": (taken["at_hand"] - python) / step,
-            "input that is waited for": (step - taken["at_hand"]) / step,
-            "python": python / step,
-            "python at one step per execution": each / (step - python + each),
-        }
-
-    def communication(self, workload: Workload, strategy: str) -> dict[str, Any]:
-        """The step of replicas that train together, over a step without any waiting for others.
-
-        The latter is timed in as many simultaneous processes that do not communicate.
-        """
-        job = self._jobs.train(workload, strategy)
-        workers = job.count(Role.WORKER)
-        shared = strategy == "multi_worker_mirrored"  # the chief computes, too
-        processes, size = (workers + 1, BATCH // (workers + 1)) if shared else (workers, BATCH)
-        rate = self._ours(workload, strategy)
-        step = 1000 / rate * (1 if shared else workers)
-        jobs = [self._jobs.train(workload, "one_device", batch_size=size) for _ in range(processes)]
-
-        def alone(job: Job) -> float:
-            ended = self._processes.run(job, "benchmarks.shares", [str(ALONE_SECONDS)])
-            return float(json.loads(ended.said[-1].line)["read"])
-
-        with ThreadPoolExecutor(processes) as pool:
-            own = statistics.mean(pool.map(alone, jobs))
-        return {
-            "model": workload.name,
-            "strategy": strategy,
-            "step of a replica, ms": step,
-            "the same by itself, ms": own,
-            "communication": 1 - own / step,
-        }
 
     def _remember(self, job: Job, who: str, workload: Workload, ended: Ended) -> None:
         for name, mebibytes in ended.memory.items():

@@ -3,37 +3,26 @@
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from aerotrain.contract.job import Deadlines, Job, Restarts
-from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.launch.launcher import Launcher
 from aerotrain.launch.process.backend import ProcessBackend
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
 from aerotrain.user_code import publish_code
 from benchmarks.fault_injection import ROOT, Training
-
-REPLICAS: Mapping[str, tuple[ReplicaSpec, ...]] = {
-    "one_device": (ReplicaSpec(role=Role.CHIEF),),
-    "parameter_server": (
-        ReplicaSpec(role=Role.CHIEF),
-        ReplicaSpec(role=Role.WORKER, count=2),
-        ReplicaSpec(role=Role.PS),
-    ),
-    "multi_worker_mirrored": (ReplicaSpec(role=Role.CHIEF), ReplicaSpec(role=Role.WORKER)),
-}
+from benchmarks.workloads import training_job
 
 
-def processes_in(sets: Path, python: str = sys.executable, *, warm: bool = True) -> Launcher[Any]:
+def processes_in(sets: Path, python: str = sys.executable) -> Launcher[Any]:
     """A launcher of local processes whose replica groups are in that folder."""
     roots = [str(ROOT / "tasks"), str(ROOT / "plugins")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
-    return Launcher(ProcessBackend(sets, environment, "benchmarks", python, warm=warm))
+    return Launcher(ProcessBackend(sets, environment, "benchmarks", python, warm=True))
 
 
 @dataclass
@@ -48,10 +37,10 @@ class Testbed:
     runs: int = 0
 
     @classmethod
-    def open(cls, stack: ExitStack, *, warm: bool = True) -> Self:
+    def open(cls, stack: ExitStack) -> Self:
         """A testbed in a temporary folder, with its data prepared."""
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        return cls.prepared(folder, launcher=processes_in(folder / "sets", warm=warm))
+        return cls.prepared(folder)
 
     @classmethod
     def prepared(
@@ -83,7 +72,8 @@ class Testbed:
             "steps_per_execution": 10,
             **more,
         }
-        job = self._job("train", arguments, strategy, REPLICAS[strategy], **of_job)
+        run = f"run-{self.runs}"
+        job = training_job(self.store, run, strategy, arguments, self.code, **of_job)
         return Training(self.launcher, job)
 
     def again(self, job: Job) -> Training:
@@ -91,24 +81,3 @@ class Testbed:
         self.runs += 1
         launcher = processes_in(self.folder / f"host-{self.runs}")
         return Training(launcher, job, attempt=f"{self.runs}")
-
-    def _job(
-        self,
-        module: str,
-        arguments: Mapping[str, Any],
-        strategy: str,
-        replicas: tuple[ReplicaSpec, ...],
-        **more: Any,
-    ) -> Job:
-        return Job(
-            name=f"benchmark-{self.runs}",
-            module=f"aerotrain.{module}",
-            store=self.store,
-            run="prepare" if module.startswith("prepare") else f"run-{self.runs}",
-            task=module.rpartition(".")[2],
-            strategy=strategy,
-            replicas=replicas,
-            arguments=arguments,
-            code=self.code,
-            **more,
-        )

@@ -93,17 +93,15 @@ def main() -> None:
     jobs, rest = (5, 5.0) if given.quick else (given.jobs, given.rest)
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned) as other, _double() as double:
-        planned = other.submit(_seconds_to_plan).result()
         other.submit(_fill, double, 1 + jobs).result()
         connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": double.kubeconfig}}
         os.environ[f"AIRFLOW_CONN_{CONN_ID.upper()}"] = json.dumps(connection)
-        figures = {"plan_seconds": planned, **asyncio.run(_follow(double, jobs, rest))}
+        figures = asyncio.run(_follow(double, jobs, rest))
     rows = [{"of": of, "is": figures[name]} for name, of in _MEANINGS.items()]
     print_report(rows, {"jobs": jobs, "workers": WORKERS, **figures})
 
 
 _MEANINGS = {
-    "plan_seconds": f"plan of one job with {WORKERS} workers, s",
     "taken_up_seconds": "triggers begin until all follow, s",
     "taken_up_cpu": "the same of one job, s of CPU",
     "memory_per_job": "memory of one job followed, MiB",
@@ -137,16 +135,6 @@ def _plan(number: int) -> PodPlan:
     )
     settings = PodSettings(namespace="default", image="aerotrain:1", store_secret="store")
     return plan_pods(job, "try-1", settings)
-
-
-def _seconds_to_plan() -> float:
-    """The best of several; the first one imports."""
-    taken = []
-    for _ in range(5):
-        began = time.perf_counter()
-        _plan(0)
-        taken.append(time.perf_counter() - began)
-    return min(taken)
 
 
 def _fill(double: Double, jobs: int) -> None:

@@ -52,11 +52,39 @@ SHARDED = Workload(
 )
 
 
+def training_job(
+    store: str,
+    run: str,
+    strategy: str,
+    arguments: Mapping[str, Any],
+    code: str = str(MODELS),
+    **more: Any,
+) -> Job:
+    """A training by as many replicas as the strategy has by default; ``more`` is of the job."""
+    rules = STRATEGIES[strategy]
+    replicas = [ReplicaSpec(role=Role.CHIEF)]
+    for role, count in ((Role.WORKER, rules.workers), (Role.PS, rules.ps)):
+        replicas += [ReplicaSpec(role=role, count=count)] if count else []
+    return Job(
+        name=f"benchmark-{run}",
+        module="aerotrain.train",
+        store=store,
+        run=run,
+        task="train",
+        strategy=strategy,
+        arguments=arguments,
+        code=code,
+        replicas=tuple(replicas),
+        **more,
+    )
+
+
 class Jobs:
     """Makes jobs, each a run of its own, on data sets that it prepares in ``folder``."""
 
     def __init__(self, folder: Path, splits: Mapping[str, float] = SPLITS) -> None:
         self._folder = folder
+        self._store = (folder / "store").as_uri()
         self._splits = splits
         self._runs = 0
         self._data: dict[str, str] = {}
@@ -66,10 +94,6 @@ class Jobs:
         """A job that trains ``workload``; ``more`` are arguments of the training."""
         if workload.module not in self._data:
             self._data[workload.module] = self._prepared(workload.module)
-        rules = STRATEGIES[strategy]
-        replicas = [ReplicaSpec(role=Role.CHIEF)]
-        for role, count in ((Role.WORKER, rules.workers), (Role.PS, rules.ps)):
-            replicas += [ReplicaSpec(role=role, count=count)] if count else []
         self._runs += 1
         arguments = {
             "model": workload.module,
@@ -81,25 +105,11 @@ class Jobs:
             **ALSO.get(strategy, {}),
             **more,
         }
-        return self._any(
-            "train", f"run-{self._runs}", arguments, strategy=strategy, replicas=tuple(replicas)
-        )
-
-    def _any(self, module: str, run: str, arguments: Mapping[str, Any], **more: Any) -> Job:
-        return Job(
-            name="strategies",
-            module=f"aerotrain.{module}",
-            store=(self._folder / "store").as_uri(),
-            run=run,
-            task=module.rpartition(".")[2],
-            arguments=arguments,
-            code=str(MODELS),
-            **more,
-        )
+        return training_job(self._store, f"run-{self._runs}", strategy, arguments)
 
     def _prepared(self, module: str) -> str:
         """The URL of the data set whose source is ``module``."""
-        store, scratch = (self._folder / "store").as_uri(), self._folder / "scratch"
         with redirect_stdout(sys.stderr):
             # Under one name, the second data set would be compared with the first, for drift.
-            return prepare(store, scratch, module, name=module, splits=self._splits, shards=4)
+            more = {"name": module, "splits": self._splits, "shards": 4}
+            return prepare(self._store, self._folder / "scratch", module, **more)

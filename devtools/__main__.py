@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.store.errors import FULL
 from aerotrain.supervisor.processes import send
-from devtools.dag_names import check_dag
 from devtools.dag_run import run_once
 from devtools.environment import BUCKET, HOST, PORT, base_url
 from devtools.home import USER, Home, Secrets, held, holder, wait_until_free
@@ -58,7 +57,7 @@ def main() -> int:
             case "up":
                 return up(home, project, options.port)
             case "serve":
-                _serve(home, project, options.port, options.ready, options.screen)
+                _serve(home, project, options.port, options.ready)
             case _:
                 return _down(home)
     except AerotrainError as error:
@@ -90,7 +89,6 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--port", type=_port, help=f"where the UI answers; by default {PORT}")
     serve.add_argument("--port", type=_port, required=True)
     serve.add_argument("--ready", type=int, required=True, help="a file descriptor")
-    serve.add_argument("--screen", type=Path, help="the terminal that shows restarts")
     return parser
 
 
@@ -116,7 +114,6 @@ def _run(home: Home, project: Path, dag: str, conf: dict[str, Any]) -> int:
     home.check_owner()
     begin = time.monotonic()
     check_project(project)
-    check_dag(project, dag)
     home.make()
     _interrupt_on_signals()
     with held(home, "run"):
@@ -189,8 +186,6 @@ def _answer_of_server(home: Home, project: Path, port: int) -> str:
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "devtools", "serve"]
     options = ["--home", str(home.root), "--port", str(port), "--ready", str(writing)]
-    if sys.stderr.isatty():
-        options += ["--screen", os.ttyname(sys.stderr.fileno())]
     with (home.logs / "up.log").open("wb") as log:
         server = subprocess.Popen(
             [*command, *options],
@@ -217,11 +212,11 @@ def _answer_of_server(home: Home, project: Path, port: int) -> str:
         raise
 
 
-def _serve(home: Home, project: Path, port: int, ready: int, screen: Path | None) -> NoReturn:
+def _serve(home: Home, project: Path, port: int, ready: int) -> NoReturn:
     """The background process of ``up``: runs until SIGTERM, and restarts components that end.
 
     Writes the phases of the start, and then "ready" or an error message, to the file descriptor
-    ``ready``, and each restart to the terminal ``screen``.
+    ``ready``, and each restart to a file that a next ``up`` and ``down`` show.
     """
     home.make()
     home.restarts.unlink(missing_ok=True)
@@ -244,22 +239,13 @@ def _serve(home: Home, project: Path, port: int, ready: int, screen: Path | None
                     was_full = full
                     news += [*stack.restart_ended(), *filter(None, [models.restart_if_ended()])]
                     for said in news:
-                        _note(home, f"{time.strftime('%H:%M:%S')} {said}\n", screen)
+                        with suppress(OSError), home.restarts.open("a") as file:
+                            file.write(f"{time.strftime('%H:%M:%S')} {said}\n")
                     time.sleep(1)
         except AerotrainError as error:
             if not pipe.closed:
                 pipe.write(str(error))
             raise
-
-
-def _note(home: Home, line: str, screen: Path | None) -> None:
-    """Write what a next ``up`` shows, also to the terminal if it is still open."""
-    for path in filter(None, (home.restarts, screen)):
-        with suppress(OSError):
-            # This process, which leads a session, must not get a terminal of its own.
-            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY, 0o600)
-            with os.fdopen(file, "w") as writing:
-                writing.write(line)
 
 
 def _show_restarts(home: Home) -> None:

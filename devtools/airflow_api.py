@@ -69,17 +69,6 @@ class AirflowApi:
         """The answer of a plugin's route to the logged-in user."""
         return self._client.get(f"{self.url}{path}")
 
-    def unhealthy(self) -> list[str]:
-        """The components that send no heartbeat; none while the database is unavailable."""
-        health = self._ask("GET", "/monitor/health")
-        if health["metadatabase"]["status"] != "healthy":
-            return []
-        return [
-            name.replace("_", "-")
-            for name, each in health.items()
-            if each and each["status"] == "unhealthy"
-        ]
-
     def parsed(self) -> dict[str, datetime]:
         """The time at which the DAG processor last parsed each DAG."""
         dags = self._ask("GET", "/dags", params={"limit": 100})["dags"]

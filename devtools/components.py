@@ -18,7 +18,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.supervisor.processes import send, session_of
 from devtools import preloaded
 from devtools.home import Home
-from devtools.restarts import Restartable, last_lines
+from devtools.servers import Restartable, last_lines
 
 #: The modules that each component imports at its start, or before it serves.
 _ALL = ("airflow.__main__", "airflow.cli.cli_parser", "airflow.models", "airflow.serialization")

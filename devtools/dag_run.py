@@ -11,7 +11,7 @@ from urllib.parse import quote
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 from aerotrain.contract.status import Progress
 from devtools.airflow_api import AirflowApi
-from devtools.display import Display, display, in_order, task_rows
+from devtools.display import Display, in_order, task_rows
 from devtools.environment import PORT, base_url
 from devtools.home import Home
 from devtools.report import collect
@@ -38,8 +38,7 @@ def run_once(stack: Stack, home: Home, dag: str, conf: Mapping[str, Any], begin:
     api = stack.api
     with _failed_unless_ended(api, dag, api.trigger(dag, conf)) as run:
         print(f"{dag} was triggered after {time.monotonic() - begin:.1f} s", flush=True)
-        with display() as shown:
-            state, training = _follow(stack, home, dag, run, shown)
+        state, training = _follow(stack, home, dag, run, Display())
     if state != "success":
         print(later_addresses(_why_failed(api, dag, run), api.url))
         print(

@@ -1,44 +1,22 @@
-"""The display of a running DAG: a line per task, and a bar for a training in progress."""
+"""The display of a running DAG: a line for each change of a task, and for a training's progress."""
 
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from graphlib import TopologicalSorter
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
-
 from aerotrain.contract.status import Progress
 
-#: The final states of Airflow's task instances, with their appearance.
-_ENDED = {
-    "success": ("✔", "green"),
-    "failed": ("✘", "red"),
-    "upstream_failed": ("-", "red"),
-    "skipped": ("-", "dim"),
-    "removed": ("-", "dim"),
-}
-_UNDER_WAY = {
-    "running": ("▶", "yellow"),
-    "deferred": ("▶", "yellow"),
-    "up_for_retry": ("↻", "yellow"),
-    "restarting": ("↻", "yellow"),
-    "queued": ("·", "cyan"),
-    "scheduled": ("·", "cyan"),
-}
-_WAITING = ("·", "dim")
+#: The states of Airflow's task instances that have ended, and of those that are under way.
+_ENDED = ("success", "failed", "upstream_failed", "skipped", "removed")
+_UNDER_WAY = ("running", "deferred", "up_for_retry", "restarting", "queued", "scheduled")
 
 #: The state of a mapped task is the first of these that one of its instances has.
 _PRECEDENCE = ("failed", "upstream_failed", *_UNDER_WAY, "success", "skipped", "removed")
 
-#: Seconds between two lines of training progress where no bar can be drawn.
+#: Seconds between two lines of training progress.
 _LINE_EVERY = 5.0
 
 
@@ -104,48 +82,10 @@ def _seconds(instances: Sequence[Mapping[str, Any]], now: datetime) -> float | N
     return max(0.0, (max(ends) - min(starts)).total_seconds())
 
 
-class Board:
-    """One line per task, and a bar below the one that trains."""
+class Display:
+    """Prints a line for every change of a task, and the progress of a training now and then."""
 
-    def __init__(self, live: Live) -> None:
-        self._live = live
-
-    def show(self, rows: Sequence[TaskRow], training: Progress | None) -> None:
-        table = Table.grid(padding=(0, 2))
-        for row in rows:
-            sign, style = _WAITING if row.state is None else (_ENDED | _UNDER_WAY)[row.state]
-            seconds = "" if row.seconds is None else f"{row.seconds:.1f} s"
-            table.add_row(
-                Text(sign, style), row.label, Text(row.state or "waiting", style), seconds
-            )
-        parts: list[RenderableType] = [table]
-        if training is not None:
-            parts.append(_bar(training))
-        self._live.update(Group(*parts))
-
-    def say(self, line: str) -> None:
-        """Print a message above the table."""
-        self._live.console.print(line, highlight=False, markup=False)
-
-
-def _bar(training: Progress) -> Table:
-    bar = Table.grid(padding=(0, 2))
-    pace, left = training.examples_per_second, training.seconds_left
-    bar.add_row(
-        f"step {training.step}/{training.steps}",
-        ProgressBar(total=training.steps, completed=training.step, width=30),
-        f"loss {training.loss:.4f}",
-        *([] if pace is None else [f"{pace:.0f} examples/s"]),
-        *([] if left is None else [f"{left:.0f} s left"]),
-    )
-    return bar
-
-
-class Lines:
-    """A line for every change, for a log file or a pipe."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self) -> None:
         self._shown: dict[str, str] = {}
         self._training: Progress | None = None
         self._line_due = 0.0
@@ -163,18 +103,4 @@ class Lines:
             self.say(f"train {training}")
 
     def say(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-Display = Board | Lines
-
-
-@contextmanager
-def display() -> Iterator[Display]:
-    """A table that is redrawn on a terminal; elsewhere, lines for what has changed."""
-    console = Console(file=sys.stdout)
-    if not console.is_terminal:
-        yield Lines(console)
-        return
-    with Live(console=console, refresh_per_second=4) as live:
-        yield Board(live)
+        print(line, flush=True)

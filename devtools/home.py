@@ -84,7 +84,7 @@ class Home:
         return (
             f"the disk of {self.root} is full: {free / 2**20:.0f} MiB are free, so tasks fail with "
             f"an InternalError of the S3 server; free at least {_LEAST_SPACE // 2**20} MiB, and "
-            "run them again"
+            "run them again. A component that hangs starts again by `make down` and `make up`"
         )
 
     def check_owner(self) -> None:

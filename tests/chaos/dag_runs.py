@@ -105,7 +105,6 @@ class DagTraining:
             longest_gap=max(later - before for before, later in itertools.pairwise(times)),
             steps_lost=max(0, *falls),
             steps_twice=goodput_of(entries).steps_twice,
-            imported=None,
             goodput=goodput_of(entries).goodput,
             stalls=[],
             left=self._left(),

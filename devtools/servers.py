@@ -1,16 +1,22 @@
 """Processes that are started again after they have ended."""
 
 import signal
+import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from aerotrain.contract.errors import AerotrainError, FinalError, backoff
+from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError, backoff
 
 #: Seconds between two restarts of a process, first and at most; the first again after it has run
 #: for ``_LIVED`` seconds.
 _PAUSES, _LIVED = (1.0, 30.0), 60.0
+
+#: Seconds in which a server has to be up, seconds between two checks, and seconds to stop.
+_START_SECONDS, _CHECK_EVERY, _STOP_SECONDS = 60.0, 0.05, 10.0
 
 
 class Restartable(ABC):
@@ -63,6 +69,65 @@ class Restartable(ABC):
             f"{self.name} ended with {shown(self.exit_code())}; its log {self._log} ends:\n"
             f"{last_lines(self._log)}"
         )
+
+
+class Server(Restartable):
+    """A program of this machine, in a session of its own, whose output goes to its log."""
+
+    process: subprocess.Popen[bytes] | None = None
+
+    def launch(self, command: Sequence[str], environment: Mapping[str, str], **more: Any) -> None:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C must reach only its caller, which then stops the server.
+                start_new_session=True,
+                **more,
+            )
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
+    def exit_code(self) -> int:
+        return self.process.wait() if self.process else 0
+
+    def wait_until(self, is_up: Callable[[], bool], seconds: float = _START_SECONDS) -> None:
+        """Return once it is up.
+
+        Raises:
+            TemporaryError: it has ended, or is not up in time; the message has the end of its log.
+        """
+        end = time.monotonic() + seconds
+        while not is_up():
+            if not self.has_ended and time.monotonic() < end:
+                time.sleep(_CHECK_EVERY)
+                continue
+            why = f"did not answer within {seconds:.0f} s"
+            if self.has_ended:
+                why = f"ended with {shown(self.exit_code())} while it started"
+            raise TemporaryError(
+                f"{self.name} {why}; its log {self._log} ends:\n{last_lines(self._log)}"
+            )
+
+    def stop(self) -> None:
+        """End it; its data stay."""
+        if self.process is not None:
+            stop_process(self.process)
+
+
+def stop_process(process: subprocess.Popen[bytes], by: signal.Signals = signal.SIGTERM) -> None:
+    """End a process by a signal, and kill it if it does not end in time."""
+    process.send_signal(by)
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def shown(code: int) -> str:
