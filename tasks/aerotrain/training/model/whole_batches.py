@@ -85,6 +85,8 @@ def check_sharing(strategy: str, step: TrainStep, batch: Any, *, adds: bool, cut
             sample = BatchSample.of(model, batch)
             no_sums = _no_sums(step, sample) if adds else []
             found = _whole(step, sample) if cuts and isinstance(model, keras.Model) else []
+    except (tf.errors.UnavailableError, tf.errors.AbortedError):
+        raise  # a ps is lost
     except Exception as error:  # noqa: BLE001 -- the user's code may raise anything
         print(
             f"warning: the losses and metrics of {type(model).__name__!r} were not checked on "
