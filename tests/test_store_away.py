@@ -91,7 +91,7 @@ def test_a_training_continues_during_a_store_outage_and_catches_up(digits, s3_ur
         read_until(process, "is in the store")
         wire.cut()
         said = read_until(process, "training continues, and tries it again")
-        assert said.splitlines()[-1].startswith("warning: ")
+        assert "warning: " in said.splitlines()[-1]  # another thread may print just before it
         first = step_of(read_until(process, "progress step="))
         assert step_of(read_until(process, "progress step=")) > first
         wire.restore()
