@@ -116,9 +116,15 @@ class Secrets:
     def of(cls, home: Home) -> "Secrets":
         """The secrets of this home, created by the first call and unchanged afterwards."""
         path = home.secrets
-        if path.exists():
-            return cls(**json.loads(path.read_text()))
-        made = cls(
+        if not path.exists():
+            write_private(path, json.dumps(asdict(cls._made())))
+        ours = cls(**json.loads(path.read_text()))
+        write_private(home.passwords, json.dumps({USER: ours.password}))
+        return ours
+
+    @classmethod
+    def _made(cls) -> "Secrets":
+        return cls(
             password=secrets.token_urlsafe(12),
             jwt_secret=secrets.token_hex(64),
             # 32 bytes in URL-safe base64: https://github.com/fernet/spec
@@ -126,9 +132,6 @@ class Secrets:
             secret_key=secrets.token_hex(32),
             database_password=secrets.token_hex(32),
         )
-        write_private(path, json.dumps(asdict(made)))
-        write_private(home.passwords, json.dumps({USER: made.password}))
-        return made
 
 
 def _name_of(user: int) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from aerotrain.contract.layout import PAGE
+from aerotrain.contract.job import prefix_of
+from aerotrain.contract.layout import PAGE, TENSORBOARD
 from aerotrain.contract.names import path_segment
 from aerotrain.serving.versions import BODY
 from aerotrain.store import fetch, open_store
@@ -122,8 +123,8 @@ def _keep_event_files(dag: str, run: str, s3: S3Server, folder: Path) -> Path | 
     Returns:
         The folder of all runs; None if this run has no event files.
     """
-    url = f"s3://{BUCKET}/{path_segment(dag)}/runs/{path_segment(run)}/train/tensorboard"
-    store = open_store(url, s3.environment)
+    training = prefix_of(f"s3://{BUCKET}/{path_segment(dag)}", path_segment(run), "train")
+    store = open_store(f"{training}/{TENSORBOARD}", s3.environment)
     target = folder / path_segment(run)
     for each in store.list():
         store.download(each.key, target / each.key)

@@ -1,1 +1,1 @@
-"""What other systems are told of a run: MLflow, and OpenLineage by Airflow."""
+"""Records of a run in other systems: MLflow, and OpenLineage by Airflow."""

@@ -64,6 +64,10 @@ class Record:
     version: str | None = None
     served: str | None = None
 
+    @property
+    def is_running(self) -> bool:
+        return self.status == RUNNING
+
 
 def record_of(ti: Any, settings: Settings, *, skipped: bool = False) -> Record | None:
     """What MLflow is to have of a task instance that has ended; None if it is nothing."""

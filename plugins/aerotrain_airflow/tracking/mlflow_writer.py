@@ -151,7 +151,7 @@ def _add_to_run(client: Any, run: Any, record: "Record") -> None:
         client.set_tag(run_id, name, value)
     if record.data:
         _add_data(client, run_id, record.data)
-    if record.status == "RUNNING":
+    if record.is_running:
         client.update_run(run_id, status=record.status)
     else:
         client.set_terminated(run_id, status=record.status)

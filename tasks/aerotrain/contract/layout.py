@@ -8,9 +8,10 @@ Each pipeline has a folder, whose URL is the ``store`` of its jobs::
         evaluations/ tensorboard/                                        of a training
         metrics.json card.json card.html                                 of an evaluation
     datasets/FINGERPRINT/     plan.json parts/ schema.json statistics.* quarantine/ manifest.json
+    parts/FINGERPRINT.json    where a partition of a data set was written
     latest/NAME.json          which data set of that name is the newest
     serving/NUMBER/           a version, with manifest.json; aliases/ says which one is served
-    predictions/FINGERPRINT/  plan.json data/ quarantine/ manifest.json
+    predictions/FINGERPRINT/  plan.json parts/ data/ quarantine/ manifest.json
     code/SHA256.tar.gz        the user's modules of runs
     reuse/SHA256.json         the results of jobs, by a hash of their inputs
     watched/                  which new files were reported
@@ -39,8 +40,8 @@ TENSORBOARD, TENSORBOARD_VALIDATION = "tensorboard", "tensorboard/validation"
 #: Of an evaluation.
 METRICS, CARD, CARD_DATA = "metrics.json", "card.html", "card.json"
 
-#: Of a data set or of predictions: how it is made, and what was rejected.
-PLAN, QUARANTINE = "plan.json", "quarantine/"
+#: Of a data set or of predictions: how it is made, its finished partitions, what was rejected.
+PLAN, PARTS, QUARANTINE = "plan.json", "parts", "quarantine/"
 #: Of a data set: its columns, the statistics of its columns, and pages of them.
 SCHEMA, STATISTICS = "schema.json", "statistics.json"
 PICTURES, PAGE = "pictures.json", "statistics.html"

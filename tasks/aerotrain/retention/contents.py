@@ -12,6 +12,7 @@ from aerotrain.contract.layout import (
     CODE,
     DATASETS,
     JOB,
+    LATEST,
     LEASE,
     MODEL,
     PLAN,
@@ -23,7 +24,6 @@ from aerotrain.contract.layout import (
     RUNS,
     STARTED_FROM,
     VERSIONS,
-    latest_key,
 )
 from aerotrain.store import MANIFEST, Store, StoredObject, Unfinished
 
@@ -111,7 +111,7 @@ def contents_of(store: Store) -> Contents:
     for stored in store.list():
         if (key := item_key(stored.key)) is not None:
             objects.setdefault(key, []).append(stored)
-        elif re.fullmatch(rf"[^/]+/{latest_key('[^/]+')}", stored.key):
+        elif re.fullmatch(rf"[^/]+/{LATEST}/[^/]+\.json", stored.key):
             latest.append(stored.key)
         elif re.fullmatch(rf"[^/]+/{VERSIONS}/{REMOVALS}/\d+\.json", stored.key):
             removals.append(stored)

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 
-from aerotrain.contract.layout import MODEL, PROMOTIONS, REMOVALS, RESULT, VERSIONS
+from aerotrain.contract.layout import MODEL, PARTS, PROMOTIONS, REMOVALS, RESULT, VERSIONS
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.flags import add_fields
 from aerotrain.retention.contents import Item, ItemKind
@@ -19,8 +19,8 @@ from aerotrain.serving.alias import alias_of
 from aerotrain.store import MANIFEST, MissingError, Store, StoredObject, open_store
 from aerotrain.store.manifest import each_of
 
-#: Names of documents that lead readers to others, and the folder of those of finished partitions.
-_LEADING, _PARTITIONS = (MODEL, RESULT), "parts"
+#: Names of documents that lead readers to others.
+_LEADING = (MODEL, RESULT)
 
 
 def remove(store: Store, plan: RemovalPlan, say: Callable[[str], None] = print) -> dict[str, int]:
@@ -105,7 +105,7 @@ def stages(keys: Iterable[str]) -> list[list[str]]:
             found[0].append(key)
         elif name in _LEADING:
             found[1].append(key)
-        elif name == MANIFEST or folders[-1] == _PARTITIONS:
+        elif name == MANIFEST or folders[-1] == PARTS:
             found[2].append(key)
         else:
             found[3 if is_at_top else 4].append(key)

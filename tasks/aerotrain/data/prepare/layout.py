@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.layout import PLAN, QUARANTINE, latest_key
+from aerotrain.contract.layout import PARTS, PLAN, QUARANTINE, latest_key
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import VERSION, Schema, Split, schema_from_dict, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of
@@ -33,17 +33,17 @@ def fragments_key(partition: int) -> str:
 
 def partition_key(partition: int) -> str:
     """The key of the document that exists once all shards of the partition are written."""
-    return f"parts/{partition:05d}.json"
+    return f"{PARTS}/{partition:05d}.json"
 
 
 def partition_statistics_key(partition: int) -> str:
     """The key of the statistics of the partition's records."""
-    return f"parts/{partition:05d}.statistics.json"
+    return f"{PARTS}/{partition:05d}.statistics.json"
 
 
 def partition_keys_key(partition: int) -> str:
     """The key of the partition's sorted key hashes, 8 bytes each, if its records have keys."""
-    return f"parts/{partition:05d}.shuffle-keys"
+    return f"{PARTS}/{partition:05d}.shuffle-keys"
 
 
 def shard_key(split: str, partition: int, shard: int) -> str:
@@ -58,7 +58,7 @@ def quarantine_key(partition: int) -> str:
 
 def known_partition_key(fingerprint: str) -> str:
     """The key, at the top of the store, of the place where that partition was written."""
-    return f"parts/{fingerprint}.json"
+    return f"{PARTS}/{fingerprint}.json"
 
 
 def latest_of(root: Store, name: str) -> str | None:
