@@ -110,7 +110,7 @@ class Data:
         arguments = {"model": "untransformed", "data": self.url, "batch_size": BATCH, "epochs": 1}
         job = Job(
             name="input",
-            module="aerotrain.train",
+            module="aerotrain.training.train",
             store=self.url,
             run="r",
             task="train",

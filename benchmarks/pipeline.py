@@ -96,8 +96,8 @@ def _steps_bare(
         "prepare.finalize", "aerotrain.data.prepare.finalize", {"dataset": planned["dataset"]}
     )
     model = bare.run(training(data))
-    bare.step("evaluate", "aerotrain.evaluate", {"model": model, "data": data})
-    bare.step("export", "aerotrain.export", {"model": model, "data": data})
+    bare.step("evaluate", "aerotrain.evaluation.evaluate", {"model": model, "data": data})
+    bare.step("export", "aerotrain.serving.export", {"model": model, "data": data})
     return bare.seconds
 
 
@@ -115,7 +115,7 @@ class _Bare:
         workers = [{"role": "worker", "count": 2}, {"role": "ps"}]
         return self._job(
             "train",
-            "aerotrain.train",
+            "aerotrain.training.train",
             {"model": DAG, "data": data, "epochs": epochs, "hparams": {"learning_rate": 0.001}},
             strategy=strategy or "parameter_server",
             replicas=[{"role": "chief"}, *([] if strategy == "one_device" else workers)],

@@ -120,7 +120,7 @@ def _plan(number: int) -> PodPlan:
     job = Job.from_dict(
         {
             "name": f"train-{number}",
-            "module": "aerotrain.train",
+            "module": "aerotrain.training.train",
             "store": "s3://bucket/pipeline",
             "run": "run",
             "task": f"train-{number}",

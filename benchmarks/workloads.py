@@ -67,7 +67,7 @@ def training_job(
         replicas += [ReplicaSpec(role=role, count=count)] if count else []
     return Job(
         name=f"benchmark-{run}",
-        module="aerotrain.train",
+        module="aerotrain.training.train",
         store=store,
         run=run,
         task="train",

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aerotrain import evaluate, export
 from aerotrain.contract.errors import ExitCode
+from aerotrain.evaluation import evaluate
+from aerotrain.serving import export
 from aerotrain.standalone import prepare
-from aerotrain.train import run as train
 from aerotrain.training.model_manifest import ModelManifest
+from aerotrain.training.train import run as train
 from support.training_fixtures import Pipeline, read_until
 
 pytestmark = pytest.mark.process

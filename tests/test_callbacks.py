@@ -12,7 +12,6 @@ import tensorflow as tf
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.data.dataset import load_dataset
 from aerotrain.store import open_store
-from aerotrain.train import run
 from aerotrain.training.checkpoints.retention import Name
 from aerotrain.training.evaluator import checkpoints_to_come
 from aerotrain.training.input.batches import batch_spec, every_record
@@ -22,6 +21,7 @@ from aerotrain.training.model.callback_kinds import kind_of, rows
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
+from aerotrain.training.train import run
 from support.training_fixtures import input_pipeline_of, read_until, start_python
 
 pytestmark = pytest.mark.process
@@ -388,7 +388,7 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 from aerotrain.contract.job import Job
 from aerotrain.replica import Replica
 from aerotrain.standalone import CHIEF
-from aerotrain.train import run
+from aerotrain.training.train import run
 for number, job in enumerate(map(Job.from_json, sys.argv[1:])):
     scratch = Path(str(number))
     scratch.mkdir()

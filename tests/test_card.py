@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aerotrain import evaluate
 from aerotrain.data.dataset import Feature, Shard
 from aerotrain.data.records import Column, encode, encoded_frames, stacked
+from aerotrain.evaluation import evaluate
 from aerotrain.evaluation.card import card
 from aerotrain.evaluation.diagnostics import Diagnostics
 from aerotrain.evaluation.leakage import leaking_columns

@@ -6,12 +6,13 @@ import sys
 
 import pytest
 
-from aerotrain import evaluate, export
 from aerotrain.contract.errors import FinalError
+from aerotrain.evaluation import evaluate
+from aerotrain.serving import export
 from aerotrain.store import MANIFEST, Manifest, open_store
-from aerotrain.train import run
 from aerotrain.training.checkpoints.retention import complete_checkpoints
 from aerotrain.training.model_manifest import ModelManifest
+from aerotrain.training.train import run
 
 pytestmark = pytest.mark.process
 

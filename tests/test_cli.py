@@ -12,13 +12,13 @@ import psutil
 import pytest
 from benchmarks.fault_injection import processes_of
 
-from aerotrain.cli import COMMANDS, job_of, main, parse
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.standalone import ATTEMPT
+from aerotrain.standalone.cli import COMMANDS, job_of, main, parse
 from support.training_fixtures import DIGITS, MODELS, Process, read_until, start, start_python
 from support.waiting import wait_for
 

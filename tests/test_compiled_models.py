@@ -10,13 +10,13 @@ import pytest
 import tensorflow as tf
 from keras import layers, optimizers
 
-from aerotrain import evaluate, export
 from aerotrain.contract.curves import Curves
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.layout import CURVES
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.contract.training import TrainArguments
-from aerotrain.train import run
+from aerotrain.evaluation import evaluate
+from aerotrain.serving import export
 from aerotrain.training.model.checks import (
     check_asynchronous,
     warn_of_metrics,
@@ -31,6 +31,7 @@ from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.steps.updates import LARGE
 from aerotrain.training.strategies import ENGINES
+from aerotrain.training.train import run
 from support.training_fixtures import read_until
 
 pytestmark = pytest.mark.process

@@ -13,8 +13,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from aerotrain.cli import parse
 from aerotrain.contract.job import Job
+from aerotrain.standalone.cli import parse
 from aerotrain_airflow.kubernetes.access import (
     OPTIONAL as OPTIONAL_ACCESS,
 )
@@ -51,7 +51,7 @@ def plan(**settings: Any) -> list[dict[str, Any]]:
     job = Job.from_dict(
         {
             "name": "train",
-            "module": "aerotrain.train",
+            "module": "aerotrain.training.train",
             "store": "s3://bucket/digits",
             "run": "manual",
             "task": "train",
@@ -222,7 +222,7 @@ def test_the_server_of_a_serving_check_is_a_sidecar_under_the_restricted_pod_sta
     job = Job.from_dict(
         {
             "name": "check",
-            "module": "aerotrain.serve_check",
+            "module": "aerotrain.serving.serve_check",
             "store": "s3://bucket/flats",
             "run": "manual",
             "task": "serve_check",

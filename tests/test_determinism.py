@@ -6,11 +6,11 @@ from tensorflow.python.framework.config import disable_op_determinism, is_op_det
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
 from aerotrain.data.dataset import load_dataset
-from aerotrain.train import run
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.checks import check_deterministic
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
+from aerotrain.training.train import run
 
 pytestmark = pytest.mark.process
 

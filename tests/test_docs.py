@@ -16,8 +16,8 @@ import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-from aerotrain.cli import COMMANDS
-from aerotrain.other_commands import OTHERS
+from aerotrain.standalone.cli import COMMANDS
+from aerotrain.standalone.other_commands import OTHERS
 from aerotrain_airflow.settings import Settings
 from devtools.pages import collect
 

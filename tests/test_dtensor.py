@@ -6,11 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from aerotrain import evaluate, export
 from aerotrain.contract.environment import cluster_of
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.training import TrainArguments
+from aerotrain.evaluation import evaluate
+from aerotrain.serving import export
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.retention import complete_checkpoints
 from aerotrain.training.model_manifest import ModelManifest
@@ -64,7 +65,7 @@ def test_a_mesh_computes_the_same_as_one_device(steps_of, model):
 def test_a_mesh_may_do_without_workers_and_then_has_no_cluster(digits, workers, members):
     roles = [{"role": "chief"}, {"role": "worker", "count": workers}]
     job = Job.from_dict(
-        {"name": "mesh", "module": "aerotrain.train", "store": digits.store, "run": "r"}
+        {"name": "mesh", "module": "aerotrain.training.train", "store": digits.store, "run": "r"}
         | {"task": "train", "strategy": "dtensor", "replicas": roles}
     )
     cluster = cluster_of(job, {name: f"{name}:1" for name in job.names()})

@@ -11,20 +11,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aerotrain import evaluate, export
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Feature, load_dataset
+from aerotrain.evaluation import evaluate
+from aerotrain.serving import export
 from aerotrain.serving.servable import Servable, input_names
 from aerotrain.serving.verify import file_of
 from aerotrain.serving.versions import claim_version
 from aerotrain.store import open_store
-from aerotrain.train import run as train
 from aerotrain.training.input.batches import batch_spec, first_records, parse
 from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import download, enough
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
+from aerotrain.training.train import run as train
 
 pytestmark = pytest.mark.process
 

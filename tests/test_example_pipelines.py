@@ -10,13 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 
-from aerotrain import evaluate, export
-from aerotrain import train as training
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.layout import METRICS
+from aerotrain.evaluation import evaluate
 from aerotrain.evaluation.verdicts import PASS
+from aerotrain.serving import export
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
+from aerotrain.training import train as training
 from devtools.days import write_day
 from support.training_fixtures import DIGITS, Pipeline
 

@@ -10,10 +10,11 @@ import onnxruntime
 import pytest
 import tensorflow as tf
 
-from aerotrain import evaluate, export
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.steps import ExportArguments, Format
 from aerotrain.data.dataset import Feature, load_dataset
+from aerotrain.evaluation import evaluate
+from aerotrain.serving import export
 from aerotrain.serving.formats.conversion import check_installed, convert
 from aerotrain.serving.formats.converter import compare, runtime
 from aerotrain.serving.servable import Servable

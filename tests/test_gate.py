@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aerotrain import evaluate
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.gate import Rule
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import Feature
+from aerotrain.evaluation import evaluate
 from aerotrain.evaluation.card import card
 from aerotrain.evaluation.examined import Examined
 from aerotrain.evaluation.gate import (

@@ -17,7 +17,6 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Feature, Shard
 from aerotrain.data.records import encode, framed, stacked
 from aerotrain.store import CorruptError
-from aerotrain.train import run
 from aerotrain.training.input.batches import every_record, parse, ready
 from aerotrain.training.input.order import Order
 from aerotrain.training.input.record_files import RecordFiles, streamed
@@ -26,6 +25,7 @@ from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import ON_DISK, download, share, write_index
 from aerotrain.training.input.shuffle_windows import batches_of, windows_from
 from aerotrain.training.model.code import features_and_label
+from aerotrain.training.train import run
 from support.store_fixtures import no_room
 
 pytestmark = pytest.mark.process

@@ -18,11 +18,13 @@ from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Role
 from aerotrain.contract.steps import ARGUMENTS, PlanArguments
 from aerotrain.contract.training import TrainArguments
 
+TRAIN, EVALUATE = "aerotrain.training.train", "aerotrain.evaluation.evaluate"
+
 
 def job(**changes: Any) -> Job:
     plain = {
         "name": "train-digits",
-        "module": "aerotrain.train",
+        "module": TRAIN,
         "store": "s3://bucket/digits",
         "run": "manual",
         "task": "train",
@@ -223,37 +225,49 @@ def test_a_replicas_environment_holds_its_roles_own_variables() -> None:
 @pytest.mark.parametrize(
     ("module", "arguments", "sentence"),
     [
-        ("aerotrain.train", {"model": "m", "data": "d", "epoch": 1}, "did you mean 'epochs'?"),
-        ("aerotrain.train", {"data": "d"}, "needs model"),
-        ("aerotrain.train", {"model": "m", "data": "d", "epochs": 0}, "epochs must be a whole"),
-        ("aerotrain.train", {"model": "m", "data": "d", "batch_size": 1.5}, "batch_size must be"),
         (
-            "aerotrain.train",
+            TRAIN,
+            {"model": "m", "data": "d", "epoch": 1},
+            "did you mean 'epochs'?",
+        ),
+        (TRAIN, {"data": "d"}, "needs model"),
+        (
+            TRAIN,
+            {"model": "m", "data": "d", "epochs": 0},
+            "epochs must be a whole",
+        ),
+        (
+            TRAIN,
+            {"model": "m", "data": "d", "batch_size": 1.5},
+            "batch_size must be",
+        ),
+        (
+            TRAIN,
             {"model": "m", "data": "d", "hparams": 3},
             "hparams of train must be an object, got 3",
         ),
         (
-            "aerotrain.train",
+            TRAIN,
             {"model": "m", "data": "d", "class_weight": {"3": "2"}},
             "class_weight['3'] is '2'",
         ),
         (
-            "aerotrain.evaluate",
+            EVALUATE,
             {"model": "m", "data": "d", "thresholds": 0.9},
             "thresholds of evaluate must be an object, got 0.9",
         ),
         (
-            "aerotrain.evaluate",
+            EVALUATE,
             {"model": "m", "data": "d", "thresholds": {"accuracy": "high"}},
             "the threshold of 'accuracy' must be a number, got 'high'",
         ),
         (
-            "aerotrain.evaluate",
+            EVALUATE,
             {"model": "m", "data": "d", "batch_size": 0},
             "batch_size of evaluate must be 1 or more, got 0",
         ),
         (
-            "aerotrain.export",
+            "aerotrain.serving.export",
             {"model": "m", "data": "d", "records": 0},
             "records of export must be 1 or more, got 0",
         ),

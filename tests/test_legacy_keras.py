@@ -90,7 +90,9 @@ def test_two_replicas_train_embeddings_and_compute_metrics_as_fit_of_tf_keras_do
 PIPELINE = """
 import sys
 from pathlib import Path
-from aerotrain import evaluate, export, train
+from aerotrain.evaluation import evaluate
+from aerotrain.serving import export
+from aerotrain.training import train
 from support.training_fixtures import MODELS, Pipeline
 digits = Pipeline(Path(sys.argv[1]), sys.argv[2])
 sys.path.insert(0, str(MODELS))

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aerotrain import evaluate
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import load_dataset
-from aerotrain.train import run
+from aerotrain.evaluation import evaluate
 from aerotrain.training.input.batches import every_record
 from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import download
@@ -18,6 +17,7 @@ from aerotrain.training.model.whole_batches import check_sharing
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.metric_state import MetricState, numbers
 from aerotrain.training.steps.step import TrainStep
+from aerotrain.training.train import run
 from support import metric_models
 from support.training_fixtures import input_pipeline_of, said_of_shared_steps
 

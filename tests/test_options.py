@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
-from aerotrain.cli import parse
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.options import (
     OptionType,
@@ -19,6 +18,7 @@ from aerotrain.contract.options import (
     options_of,
 )
 from aerotrain.contract.training import TrainArguments
+from aerotrain.standalone.cli import parse
 from aerotrain_airflow.params import OPTIONS, training_params
 from devtools.pages import options_page
 

@@ -68,7 +68,7 @@ def job(strategy: str = "parameter_server", *replicas: dict[str, Any], **changes
     return Job.from_dict(
         {
             "name": "train-digits-1a2b3c4d",
-            "module": "aerotrain.train",
+            "module": "aerotrain.training.train",
             "store": "s3://bucket/digits",
             "run": "manual",
             "task": "train",

@@ -20,7 +20,7 @@ def job(strategy: str, replicas: list[dict[str, Any]]) -> Job:
     return Job.from_dict(
         {
             "name": "job",
-            "module": "aerotrain.train",
+            "module": "aerotrain.training.train",
             "store": "s3://bucket",
             "run": "run",
             "task": "train",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from aerotrain.cli import main
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.retention.plan import make_plan
 from aerotrain.standalone import prepare
+from aerotrain.standalone.cli import main
 from aerotrain.store import open_store
 from support.training_fixtures import start_python
 

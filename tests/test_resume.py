@@ -13,12 +13,12 @@ from aerotrain.contract.layout import CHIEF_LOG, LEASE
 from aerotrain.contract.status import Progress
 from aerotrain.data.dataset import load_dataset
 from aerotrain.store import CorruptError, open_store, publish
-from aerotrain.train import run
 from aerotrain.training.checkpoints.checkpoints import restore_weights
 from aerotrain.training.checkpoints.retention import Name, complete_checkpoints
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
+from aerotrain.training.train import run
 from support.training_fixtures import MODELS, read_until, start_python
 
 pytestmark = pytest.mark.process
@@ -95,7 +95,7 @@ def by_hand(digits, name, strategy, **arguments):
     words += [str(each) for key, value in given.items() for each in (f"--{key}", value)]
     devices = 2 if strategy == "mirrored" else 1
     code = (
-        "import tensorflow as tf; from aerotrain.cli import main\n"
+        "import tensorflow as tf; from aerotrain.standalone.cli import main\n"
         "[cpu] = tf.config.list_physical_devices('CPU')\n"
         f"devices = [tf.config.LogicalDeviceConfiguration()] * {devices}\n"
         "tf.config.set_logical_device_configuration(cpu, devices)\n"

@@ -432,7 +432,7 @@ def test_the_operator_lists_in_a_dry_run_and_then_removes(
 def test_the_command_lists_and_removes_only_where_that_is_asked(
     pipelines: Pipelines, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from aerotrain.cli import main
+    from aerotrain.standalone.cli import main
 
     for number in (1, 2):
         pipelines.whole("flats", f"r{number}", 30 - number, number)

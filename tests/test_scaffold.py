@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aerotrain.cli import main, parse
 from aerotrain.contract.errors import ExitCode, SpecError
 from aerotrain.scaffold.command import run
 from aerotrain.scaffold.csv_format import csv_options
 from aerotrain.scaffold.literals import Expression, call, literal
+from aerotrain.standalone.cli import main, parse
 
 ROOT = Path(__file__).parent.parent
 
@@ -544,10 +544,11 @@ def test_what_is_written_runs_at_once_and_learns(
 ) -> None:
     from airflow.dag_processing.dagbag import DagBag
 
-    from aerotrain import evaluate, export
-    from aerotrain import train as training
+    from aerotrain.evaluation import evaluate
     from aerotrain.prediction import partition, plan
+    from aerotrain.serving import export
     from aerotrain.standalone import prepare
+    from aerotrain.training import train as training
     from support.training_fixtures import Pipeline
 
     monkeypatch.syspath_prepend(str(pipelines / "dags" / "models"))

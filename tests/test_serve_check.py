@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import urllib3
 
-from aerotrain import export, serve_check
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.steps import ServeCheckArguments
 from aerotrain.data.dataset import Feature
+from aerotrain.serving import export, serve_check
 from aerotrain.serving.development.models import Models
 from aerotrain.serving.development.server import DevelopmentServer
 from aerotrain.serving.protocol import PredictionLog, PredictRequest, arrays_of, request_of

@@ -10,17 +10,17 @@ from aerotrain.check import run as check
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.steps import EvaluateArguments, check_of
 from aerotrain.data.dataset import load_dataset
-from aerotrain.evaluate import candidate_of
+from aerotrain.evaluation.evaluate import candidate_of
 from aerotrain.replica import Replica
 from aerotrain.standalone import CHIEF
 from aerotrain.store import open_store, publish
-from aerotrain.train import run
 from aerotrain.training.checkpoints.transfer import Transfer, Variables
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.vocabularies import Vocabularies, vocabularies_of
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.starting_point import StartingPoint, resolve
+from aerotrain.training.train import run
 
 pytestmark = pytest.mark.process
 

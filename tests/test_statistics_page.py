@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aerotrain.cli import main
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.layout import PAGE, STATISTICS
 from aerotrain.contract.preparing import PlanArguments
@@ -27,6 +26,7 @@ from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.page import DataComparison, Described, Rejections, page
 from aerotrain.data.statistics.pictures import CLASS_BYTES, CLASSES, OF_CLASS, png, reduced
 from aerotrain.standalone import prepare
+from aerotrain.standalone.cli import main
 from aerotrain.store import open_store
 
 RULES = PlanArguments(source={"kind": "python", "module": "x"})

@@ -10,15 +10,15 @@ import keras
 import numpy as np
 import pytest
 
-from aerotrain.cli import main
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.training import TrainArguments
-from aerotrain.train import run as train
+from aerotrain.standalone.cli import main
 from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.model.checks import check_divisible, check_exchanged
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.strategies import ENGINES
+from aerotrain.training.train import run as train
 from support.training_fixtures import DIGITS, MODELS, read_until, start_python, steps_of_replicas
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
@@ -269,7 +269,7 @@ def test_every_record_of_a_batch_counts_once(records, pieces, sizes, weights):
 
 def accuracy_by_hand(digits, run, strategy, devices):
     code = (
-        "import tensorflow as tf; from aerotrain.cli import main\n"
+        "import tensorflow as tf; from aerotrain.standalone.cli import main\n"
         "[cpu] = tf.config.list_physical_devices('CPU')\n"
         f"several = [tf.config.LogicalDeviceConfiguration()] * {devices}\n"
         "tf.config.set_logical_device_configuration(cpu, several)\n"

@@ -31,7 +31,7 @@ def dead():
 def test_without_a_tpu_a_training_ends_within_30_seconds_with_the_reason(digits, request, name):
     address = name if name == "local" else request.getfixturevalue(name)
     code = (
-        "from aerotrain.cli import main\n"
+        "from aerotrain.standalone.cli import main\n"
         f"main(['train', '--run', 'tpu-{name}', '--strategy', 'tpu', '--tpu', '{address}',"
         f" '--tpu-seconds', '2', '--model', 'small', '--code', '{MODELS}',"
         f" '--data', '{digits.data}', '--store', '{digits.store}'])"

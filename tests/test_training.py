@@ -21,7 +21,6 @@ from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.store import CorruptError
-from aerotrain.train import run
 from aerotrain.training.checkpoints.interval import GrowingInterval, Interval
 from aerotrain.training.hooks.report import Pace
 from aerotrain.training.input.batches import batch_spec, parse
@@ -32,6 +31,7 @@ from aerotrain.training.model_manifest import ModelManifest, packages
 from aerotrain.training.step_runner import LocalStepRunner, shares
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES
+from aerotrain.training.train import run
 from support.training_fixtures import DIGITS, read_until
 
 pytestmark = pytest.mark.process

@@ -30,7 +30,7 @@ HOW: Any = (sys.executable, replica_environment())
 
 
 def training(folder: Path, **environment: str) -> Job:
-    described = replace(job(folder, ALONE, {}), module="aerotrain.train")
+    described = replace(job(folder, ALONE, {}), module="aerotrain.training.train")
     [chief] = described.replicas
     return replace(described, replicas=(replace(chief, environment=environment),))
 

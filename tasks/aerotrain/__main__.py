@@ -1,6 +1,6 @@
-"""``python -m aerotrain``: the command line of ``aerotrain.cli``."""
+"""``python -m aerotrain``: the command line of ``aerotrain.standalone.cli``."""
 
-from aerotrain.cli import main
+from aerotrain.standalone.cli import main
 
 if __name__ == "__main__":
     main()

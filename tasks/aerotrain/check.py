@@ -16,7 +16,6 @@ from typing import Self
 
 import tensorflow as tf
 
-from aerotrain import export
 from aerotrain.contract.environment import cluster_of, tf_config
 from aerotrain.contract.job import Job
 from aerotrain.contract.preparing import PlanArguments
@@ -24,9 +23,10 @@ from aerotrain.contract.replicas import CLUSTERED, ReplicaSpec, Role
 from aerotrain.contract.steps import CheckArguments, EvaluateArguments, ExportArguments
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset, load_statistics
-from aerotrain.evaluate import evaluate
+from aerotrain.evaluation.evaluate import evaluate
 from aerotrain.evaluation.gate import Gate, has_metrics_of_records
 from aerotrain.replica import Replica
+from aerotrain.serving import export
 from aerotrain.serving.formats.conversion import check_installed, convert
 from aerotrain.supervisor.ports import reserved_addresses
 from aerotrain.training import chief

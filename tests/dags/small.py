@@ -77,7 +77,7 @@ def checked(
         training = JobOperator(
             task_id="train",
             job={
-                "module": "aerotrain.train",
+                "module": "aerotrain.training.train",
                 "code": code,
                 "strategy": RunParam("strategy"),
                 "replicas": REPLICAS,
@@ -87,7 +87,7 @@ def checked(
         evaluation = JobOperator(
             task_id="evaluate",
             job={
-                "module": "aerotrain.evaluate",
+                "module": "aerotrain.evaluation.evaluate",
                 "code": code,
                 "arguments": {
                     "model": training.output,

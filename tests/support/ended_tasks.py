@@ -18,6 +18,7 @@ from aerotrain.serving.alias import promote
 from aerotrain.store import open_store
 from aerotrain_airflow.operators.job import JobOperator
 from aerotrain_airflow.operators.release import PromoteOperator, RollbackOperator
+from support.training_fixtures import module_of
 
 
 def shard(file: str, records: int) -> Shard:
@@ -176,7 +177,7 @@ class EndedRun:
 
 def job(task_id: str, module: str, **arguments: Any) -> JobOperator:
     """The rendered operator of a job with one replica."""
-    described = {"module": f"aerotrain.{module}", "replicas": [{"role": "chief"}]}
+    described = {"module": module_of(module), "replicas": [{"role": "chief"}]}
     return JobOperator(task_id=task_id, job={**described, "arguments": arguments})
 
 

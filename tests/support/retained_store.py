@@ -17,7 +17,6 @@ from aerotrain.contract.status import Result
 from aerotrain.data.dataset import Dataset
 from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.prepare.layout import Plan, partition_key, set_latest
-from aerotrain.job_record import record
 from aerotrain.store import MANIFEST, Store, publish
 from aerotrain.store.local import LocalStore
 from aerotrain.user_code import publish_code
@@ -101,10 +100,10 @@ class Pipelines:
     ) -> str:
         """A training; returns the URL of its model."""
         arguments = {"model": "m", "data": data, "start_from": start_from}
-        where = {"name": "train", "module": "aerotrain.train", "task": "train"}
+        where = {"name": "train", "module": "aerotrain.training.train", "task": "train"}
         job = Job(store=self._of(pipeline).url, run=run, arguments=arguments, code=code, **where)
         store = self._of(pipeline).child(f"runs/{run}/train")
-        record(store, job)
+        store.put("job.json", job.record())
         if ended:
             checkpoint = f"{store.url}/checkpoints/0001-0000000010"
             self._publish(store, "checkpoints/0001-0000000010", {"step": 10})

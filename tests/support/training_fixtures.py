@@ -18,6 +18,7 @@ import pytest
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaSpec, Role
+from aerotrain.contract.steps import ARGUMENTS
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset
@@ -26,6 +27,12 @@ from aerotrain.standalone import CHIEF, prepare
 from aerotrain.supervisor.ports import reserved_addresses
 from support.forked import Forked
 from support.waiting import wait_for
+
+
+def module_of(step: str) -> str:
+    """The module of a step, such as ``train`` or ``data.prepare.plan``."""
+    return next(each for each in ARGUMENTS if each.endswith(f".{step}"))
+
 
 MODELS = Path(__file__).parents[1] / "models"
 DIGITS = Path(__file__).parents[2] / "dags" / "models"
@@ -65,7 +72,7 @@ class Pipeline:
     ) -> Job:
         return Job(
             name="test",
-            module=f"aerotrain.{module}",
+            module=module_of(module),
             store=self.store,
             run=run,
             task=module.rpartition(".")[2],
@@ -191,7 +198,7 @@ def digits(prepared_digits: Pipeline, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="session")
 def trained(prepared_digits: Pipeline) -> str:
     """The URL of a small model that was trained on the digits in this process."""
-    from aerotrain.train import run
+    from aerotrain.training.train import run
 
     data = prepared_digits.data
     url = run(prepared_digits.replica("train", "trained", model="small", data=data, epochs=6))

@@ -14,9 +14,8 @@ from jinja2 import Environment
 
 from aerotrain.contract.errors import AerotrainError, TemporaryError
 from aerotrain.contract.job import Job
-from aerotrain.contract.layout import RESULT
+from aerotrain.contract.layout import JOB, RESULT
 from aerotrain.contract.status import Result
-from aerotrain.job_record import record as record_job
 from aerotrain.launch.backend import LogLine, attempt_of, log_line
 from aerotrain.launch.decision import Ended
 from aerotrain.launch.launcher import Launcher
@@ -166,7 +165,7 @@ class JobOperator(BaseOperator):
                     context["ti"].xcom_push(REUSED_FROM, earlier.run)
                     return self._returned(earlier.value)
             if not self.is_dry_run:
-                record_job(store_of(job.prefix, settings), job)
+                store_of(job.prefix, settings).put(JOB, job.record())
             handle = self._start(job, context, settings)
             until = self._timeout(context)
             trigger = None

@@ -62,7 +62,7 @@ class EventLogLink(OutputFileLink):
     """The event log of a training: failures, restarts, checkpoints and the goodput."""
 
     name = "Event log"
-    module, key = "aerotrain.train", RUN_LOG
+    module, key = "aerotrain.training.train", RUN_LOG
 
 
 class StatisticsLink(StoreLink):
@@ -82,7 +82,7 @@ class CardLink(OutputFileLink):
     """The card of an evaluation: the verdicts, and the metrics by slice."""
 
     name = "Card"
-    module, key = "aerotrain.evaluate", CARD
+    module, key = "aerotrain.evaluation.evaluate", CARD
 
 
 class EarlierRunLink(BaseOperatorLink):

@@ -25,8 +25,8 @@ from aerotrain_airflow.settings import Settings
 #: Placeholder for the output of another task.
 _PENDING = "(another task's output)"
 
-_PLAN, _TRAIN = "aerotrain.data.prepare.plan", "aerotrain.train"
-_EVALUATE, _EXPORT = "aerotrain.evaluate", "aerotrain.export"
+_PLAN, _TRAIN = "aerotrain.data.prepare.plan", "aerotrain.training.train"
+_EVALUATE, _EXPORT = "aerotrain.evaluation.evaluate", "aerotrain.serving.export"
 
 
 class PreflightOperator(JobOperator):

@@ -64,7 +64,7 @@ def evaluate(
         **REUSE,
         **other,
         job={
-            "module": "aerotrain.evaluate",
+            "module": "aerotrain.evaluation.evaluate",
             "replicas": [chief(environment, pod)],
             "arguments": {
                 "model": model,
@@ -133,7 +133,7 @@ def export(
         **REUSE,
         **other,
         job={
-            "module": "aerotrain.export",
+            "module": "aerotrain.serving.export",
             "replicas": [chief(environment, pod)],
             "arguments": {
                 "model": model,
@@ -186,7 +186,7 @@ def serve_check(
         **WHERE,
         **other,
         job={
-            "module": "aerotrain.serve_check",
+            "module": "aerotrain.serving.serve_check",
             "replicas": [chief(environment, merge(sidecar, pod or {}))],
             "arguments": {
                 "version": version,
@@ -241,7 +241,7 @@ def _check_exported(step: str, version: XComArg | str, model_format: str | None 
     task = getattr(version, "operator", None)
     if not isinstance(task, JobOperator):
         return
-    if task.job["module"] != "aerotrain.export":
+    if task.job["module"] != "aerotrain.serving.export":
         raise SpecError(f"{step} takes what export returns, and got that of {task.task_id!r}")
     formats = [Format.SAVEDMODEL.value, *task.job["arguments"]["formats"]]
     if model_format is not None and model_format not in formats:

@@ -99,7 +99,7 @@ def _fields(
         **REUSE,
         **other,
         "job": {
-            "module": "aerotrain.train",
+            "module": "aerotrain.training.train",
             "strategy": RunParam("strategy"),
             "deadlines": {"progress_timeout": RunParam("progress_timeout")},
             "restarts": RunParam("restarts"),

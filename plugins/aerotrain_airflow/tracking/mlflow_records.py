@@ -206,10 +206,10 @@ def _serving_check(output: TaskOutput, empty: Record) -> Record:
 #: What is recorded of the jobs of each module.
 _RECORDS: Mapping[str, Callable[[TaskOutput, Record], Record | None]] = {
     "aerotrain.data.prepare.finalize": _data,
-    "aerotrain.train": _training,
-    "aerotrain.evaluate": _evaluation,
-    "aerotrain.export": _export,
-    "aerotrain.serve_check": _serving_check,
+    "aerotrain.training.train": _training,
+    "aerotrain.evaluation.evaluate": _evaluation,
+    "aerotrain.serving.export": _export,
+    "aerotrain.serving.serve_check": _serving_check,
     "aerotrain.prediction.finalize": _predictions,
 }
 

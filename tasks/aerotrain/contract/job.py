@@ -246,6 +246,14 @@ class Job:
             "made_from": self.made_from,
         }
 
+    def record(self) -> bytes:
+        """The content of ``job.json`` in its prefix, which is written before it starts.
+
+        From it, retention learns what a running job reads, before the job has written anything.
+        """
+        document = {"version": 1, **self.recipe()}
+        return (json.dumps(document, sort_keys=True, indent=1) + "\n").encode()
+
     def names(self) -> Iterator[ReplicaName]:
         """The names of all replicas, in the order of the description."""
         for replica in self.replicas:

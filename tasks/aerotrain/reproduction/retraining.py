@@ -12,9 +12,8 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import ExitCode, FinalError, TemporaryError
 from aerotrain.contract.job import Job
-from aerotrain.contract.layout import RUNS
+from aerotrain.contract.layout import JOB, RUNS
 from aerotrain.contract.training import TrainArguments
-from aerotrain.job_record import record
 from aerotrain.reproduction.origin import Origin
 from aerotrain.standalone import run_replicas
 from aerotrain.store import fetch, open_store
@@ -60,7 +59,7 @@ def job_of(origin: Origin) -> Job:
     return Job.from_dict(
         {
             "name": "reproduce",
-            "module": "aerotrain.train",
+            "module": "aerotrain.training.train",
             "store": origin.about["model"].rpartition(f"/{RUNS}/")[0],
             "run": f"reproduced-{time.strftime('%Y%m%dT%H%M%S')}-{uuid4().hex[:6]}",
             "task": "train",
@@ -78,7 +77,7 @@ def train(job: Job, scratch: Path, environment: Mapping[str, str]) -> ModelManif
     Raises:
         FinalError, TemporaryError: the training failed; its log says why.
     """
-    record(open_store(job.prefix), job)
+    open_store(job.prefix).put(JOB, job.record())
     code = run_replicas(job, scratch, environment)
     if code:
         is_temporary = code in (ExitCode.TEMPORARY, ExitCode.TERMINATED)

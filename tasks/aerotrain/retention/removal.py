@@ -12,10 +12,10 @@ from dataclasses import fields
 
 from aerotrain.contract.layout import MODEL, PARTS, PROMOTIONS, REMOVALS, RESULT, VERSIONS
 from aerotrain.contract.retention import RetentionPolicy
-from aerotrain.flags import add_fields
 from aerotrain.retention.contents import Item, ItemKind
 from aerotrain.retention.plan import RemovalPlan, make_plan
 from aerotrain.serving.alias import alias_of
+from aerotrain.standalone.flags import add_fields
 from aerotrain.store import MANIFEST, MissingError, Store, StoredObject, open_store
 from aerotrain.store.manifest import each_of
 

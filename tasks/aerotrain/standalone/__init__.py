@@ -1,4 +1,4 @@
-"""Steps without Airflow: in this process, or as processes of this machine."""
+"""The command line (``cli``), and steps without Airflow: in this process, or as processes."""
 
 from aerotrain.standalone.replicas import run_replicas
 from aerotrain.standalone.steps import (

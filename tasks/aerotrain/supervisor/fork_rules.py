@@ -14,7 +14,12 @@ from aerotrain.contract.replicas import ReplicaName
 #: may do anything on import, so it is not forked.
 MODULES = frozenset(
     {
-        *("aerotrain.check", "aerotrain.train", "aerotrain.evaluate", "aerotrain.export"),
+        *(
+            "aerotrain.check",
+            "aerotrain.training.train",
+            "aerotrain.evaluation.evaluate",
+            "aerotrain.serving.export",
+        ),
         *("aerotrain.prediction.plan", "aerotrain.prediction.partition"),
     }
 )

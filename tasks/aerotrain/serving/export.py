@@ -36,7 +36,7 @@ from aerotrain.user_code import code_of
 #: The model without its transform, in Keras's format, next to the SavedModel.
 KERAS_FILE = "model.keras"
 
-_VERIFIER = Path(__file__).parent / "serving" / "verify.py"
+_VERIFIER = Path(__file__).with_name("verify.py")
 
 #: The folder of records by which a model is quantized, and how many these are.
 CALIBRATION, CALIBRATED = "calibration", 256

@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 
 from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
 from aerotrain.contract.job import Deadlines, Job
+from aerotrain.contract.layout import JOB
 from aerotrain.contract.options import Arguments, options_of
 from aerotrain.contract.predicting import PredictArguments
 from aerotrain.contract.preparing import PlanArguments
@@ -38,9 +39,6 @@ from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_of
 from aerotrain.contract.strategy import TrainingOptions
 from aerotrain.contract.training import TrainArguments
-from aerotrain.flags import add_fields, json_of
-from aerotrain.job_record import record
-from aerotrain.other_commands import OTHERS
 from aerotrain.replica import Replica, exit_code_of, ignore_full_disk, run_replica
 from aerotrain.standalone import (
     ATTEMPT,
@@ -50,6 +48,8 @@ from aerotrain.standalone import (
     remove_at_exit,
     run_replicas,
 )
+from aerotrain.standalone.flags import add_fields, json_of
+from aerotrain.standalone.other_commands import OTHERS
 from aerotrain.store import open_store
 
 _SOURCE = 'a module with list_parts and read_part, or JSON: {"kind": "csv", "url": "s3://…"}'
@@ -67,7 +67,7 @@ class Command:
 
 COMMANDS: Mapping[str, Command] = {
     "check": Command(
-        "aerotrain.train",
+        "aerotrain.training.train",
         TrainArguments,
         "check whether a model can be trained",
         "Train, evaluate and export a model in small, on the first records of a source.\n\n"
@@ -76,9 +76,11 @@ COMMANDS: Mapping[str, Command] = {
     "prepare": Command(
         "aerotrain.data.prepare.plan", PlanArguments, "write a data set of a source"
     ),
-    "train": Command("aerotrain.train", TrainArguments, "train a model on a data set"),
-    "evaluate": Command("aerotrain.evaluate", EvaluateArguments, "measure a model on a split"),
-    "export": Command("aerotrain.export", ExportArguments, "export a model for serving"),
+    "train": Command("aerotrain.training.train", TrainArguments, "train a model on a data set"),
+    "evaluate": Command(
+        "aerotrain.evaluation.evaluate", EvaluateArguments, "measure a model on a split"
+    ),
+    "export": Command("aerotrain.serving.export", ExportArguments, "export a model for serving"),
     "predict": Command(
         "aerotrain.prediction.plan", PredictArguments, "predict by an exported model"
     ),
@@ -112,7 +114,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
             job = replace(job, store=(scratch / "store").as_uri())
         else:
             print(f"run {job.run}: the output goes to {job.prefix}", flush=True)
-            record(open_store(job.prefix), job)
+            open_store(job.prefix).put(JOB, job.record())
         code = _run(job, given, scratch)
         if code == ExitCode.OK and given.command == "train":
             print(f"the trained model is {job.prefix}/model.json", flush=True)
