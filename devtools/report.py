@@ -8,8 +8,7 @@ from shlex import quote
 from typing import Any
 
 from aerotrain.contract.job import prefix_of
-from aerotrain.contract.layout import PAGE, TENSORBOARD
-from aerotrain.contract.names import path_segment
+from aerotrain.contract.layout import PAGE, TENSORBOARD, path_segment
 from aerotrain.serving.versions import BODY
 from aerotrain.store import fetch, open_store
 from devtools.airflow_api import AirflowApi

@@ -8,7 +8,7 @@ import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain_airflow.operators.failures import translated
+from aerotrain_airflow.operators.task_try import translated
 
 
 class Named(structlog.PrintLogger):

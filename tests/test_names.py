@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from aerotrain.contract.names import DNS_LABEL, is_path_segment, job_name, path_segment
+from aerotrain.contract.layout import DNS_LABEL, is_path_segment, job_name, path_segment
 
 HOSTILE = [
     "../../etc/passwd",

@@ -15,7 +15,7 @@ from airflow.utils.session import create_session
 from benchmarks.fault_injection import processes_of
 from sqlalchemy import select
 
-from aerotrain.contract.names import path_segment
+from aerotrain.contract.layout import path_segment
 
 pytestmark = pytest.mark.process
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.fault_injection import processes_of
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.names import path_segment
+from aerotrain.contract.layout import path_segment
 from aerotrain.contract.status import State
 from aerotrain.store import Store, open_store
 from chaos.dag_runs import SETTINGS, DagTraining, kill_all

@@ -19,7 +19,7 @@ import psutil
 from benchmarks.fault_injection import ROOT, Mark, Outcome, processes_of
 
 from aerotrain.contract.event_log import Event, EventType, read
-from aerotrain.contract.names import path_segment
+from aerotrain.contract.layout import path_segment
 from aerotrain.contract.status import Progress, State
 from aerotrain.store import open_store
 from aerotrain_airflow.goodput import goodput_of

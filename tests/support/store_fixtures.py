@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aerotrain.contract.names import path_segment
+from aerotrain.contract.layout import path_segment
 from devtools.s3_server import CREDENTIALS, S3Server, s3_server
 
 BUCKET = "tests"

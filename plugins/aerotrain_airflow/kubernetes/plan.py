@@ -14,7 +14,7 @@ import yaml
 from aerotrain.contract.environment import Variable, cluster_of
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job
-from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH
+from aerotrain.contract.layout import DNS_LABEL, DNS_LABEL_LENGTH
 from aerotrain_airflow.kubernetes.identity import (
     ATTEMPT,
     DESCRIPTION,

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator, Context
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.job import Job
-from aerotrain.contract.names import job_name, path_segment
+from aerotrain.contract.layout import job_name, path_segment
 from aerotrain.contract.options import check_strategy
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import ARGUMENTS

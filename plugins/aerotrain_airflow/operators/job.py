@@ -30,7 +30,6 @@ from aerotrain_airflow.operators.description import (
     with_code_published,
     without_unplaced_workers,
 )
-from aerotrain_airflow.operators.failures import translated
 from aerotrain_airflow.operators.launchers import choose_launcher, trigger_of
 from aerotrain_airflow.operators.links import (
     REUSED_FROM,
@@ -42,7 +41,7 @@ from aerotrain_airflow.operators.links import (
     with_addresses,
 )
 from aerotrain_airflow.operators.reuse import earlier_result, key_of, remember
-from aerotrain_airflow.operators.task_try import TaskTry, WorkerGoneError
+from aerotrain_airflow.operators.task_try import TaskTry, WorkerGoneError, translated
 from aerotrain_airflow.params import without_copies
 from aerotrain_airflow.settings import Settings
 

@@ -12,8 +12,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.execution_time.xcom import XCom
 
 from aerotrain.contract.job import prefix_of
-from aerotrain.contract.layout import CARD, PAGE, RUN_LOG
-from aerotrain.contract.names import path_segment
+from aerotrain.contract.layout import CARD, PAGE, RUN_LOG, path_segment
 from aerotrain_airflow.operators.description import place_of
 from aerotrain_airflow.settings import Settings
 

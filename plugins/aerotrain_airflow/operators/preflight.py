@@ -9,16 +9,15 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from aerotrain.contract.errors import FinalError, SpecError, TemporaryError, counted
 from aerotrain.contract.job import Job
-from aerotrain.contract.names import job_name, path_segment
+from aerotrain.contract.layout import job_name, path_segment
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.steps import check_of
 from aerotrain.store import probe
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.operators.description import check_run, describe, with_code_published
-from aerotrain_airflow.operators.failures import translated
 from aerotrain_airflow.operators.job import JobOperator
 from aerotrain_airflow.operators.launchers import choose_launcher
-from aerotrain_airflow.operators.task_try import WorkerGoneError
+from aerotrain_airflow.operators.task_try import WorkerGoneError, translated
 from aerotrain_airflow.params import RunParam
 from aerotrain_airflow.settings import Settings
 

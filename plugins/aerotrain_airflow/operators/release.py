@@ -10,13 +10,12 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import prefix_of
-from aerotrain.contract.layout import CARD, VERSIONS
-from aerotrain.contract.names import path_segment
+from aerotrain.contract.layout import CARD, VERSIONS, path_segment
 from aerotrain.serving.alias import Alias, OlderError, promote, rollback
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.operators.description import place_of
-from aerotrain_airflow.operators.failures import translated
 from aerotrain_airflow.operators.links import browsable
+from aerotrain_airflow.operators.task_try import translated
 from aerotrain_airflow.settings import Settings
 
 

@@ -1,4 +1,6 @@
-"""Detects that Airflow abandoned a task try in order to run another one.
+"""The end of a task try: the two kinds of failure, and a try that Airflow has abandoned.
+
+Errors become Airflow's exceptions, which end a task's log with one sentence.
 
 After a restart of the scheduler, Airflow abandons the tasks of the scheduler before it, although
 their workers may be alive: it stops them as if a user had marked them, and queues them again. The
@@ -6,13 +8,17 @@ same happens if a worker was killed and the task's own process continues without
 the replicas must not be ended, because the next try adopts them.
 """
 
+import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import structlog
 from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.errors import FinalError, TemporaryError
 
 #: The states of a task instance that waits for its next try. One that a user has marked is failed,
 #: succeeded or skipped; one that was cleared is restarting until its process has ended.
@@ -65,3 +71,48 @@ class TaskTry:
     def _is_replaced(self) -> bool:
         """Whether another try is running: Airflow then has no entry for the id of this one."""
         return self._store.get(_KEY) is None
+
+
+#: Writes a line for each use of an AWS connection, and there are several in a task.
+_TALKATIVE = "airflow.providers.amazon.aws.utils.connection_wrapper"
+
+
+class JobFailedError(AirflowFailException):
+    """A retry would fail the same way, so Airflow makes none."""
+
+
+class JobInterruptedError(AirflowException):
+    """It failed for a temporary reason; Airflow's retries apply."""
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise Airflow's exceptions for the two kinds of error of this project.
+
+    The task's log shows them without a traceback: the message says what happened and what to do.
+    """
+    processors = structlog.get_config()["processors"]
+    if _without_noise not in processors:
+        processors.insert(0, _without_noise)  # in place: the task's loggers have this very list
+    try:
+        yield
+    except FinalError as error:
+        raise JobFailedError(str(error)) from None
+    except TemporaryError as error:
+        raise JobInterruptedError(str(error)) from None
+
+
+def _without_noise(
+    logger: Any, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Drop lines about AWS connections; make an expected failure one sentence without traceback.
+
+    A processor of structlog: https://www.structlog.org/en/stable/processors.html
+    """
+    if method == "info" and str(getattr(logger, "name", "")).startswith(_TALKATIVE):
+        raise structlog.DropEvent
+    error = sys.exc_info()[1]
+    if event.get("exc_info") and isinstance(error, JobFailedError | JobInterruptedError):
+        del event["exc_info"]
+        event["event"] = f"Task failed: {error}"
+    return event

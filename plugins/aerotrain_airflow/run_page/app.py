@@ -20,7 +20,7 @@ from fastapi.staticfiles import StaticFiles
 from sqlalchemy import select
 
 from aerotrain.contract.errors import AerotrainError, SpecError
-from aerotrain.contract.names import path_segment
+from aerotrain.contract.layout import path_segment
 from aerotrain.store import MissingError, Store
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.run_page.rights import Answers

@@ -27,8 +27,8 @@ from aerotrain.contract.layout import (
     RUN_LOG,
     TENSORBOARD,
     VERSIONS,
+    path_segment,
 )
-from aerotrain.contract.names import path_segment
 from aerotrain.contract.replica_status import GONE_AFTER, ReplicaStatus
 from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.layout import WATCHED
-from aerotrain.contract.names import path_segment
+from aerotrain.contract.layout import WATCHED, path_segment
 from aerotrain.contract.preparing import HIDDEN
 from aerotrain.store import Store
 from aerotrain.store.swap import swap

@@ -6,8 +6,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from aerotrain.contract.errors import SpecError, counted, nearest
-from aerotrain.contract.layout import RESULT, RUNS
-from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH, is_path_segment, path_segment
+from aerotrain.contract.layout import (
+    DNS_LABEL,
+    DNS_LABEL_LENGTH,
+    RESULT,
+    RUNS,
+    is_path_segment,
+    path_segment,
+)
 from aerotrain.contract.options import (
     OptionType,
     Section,

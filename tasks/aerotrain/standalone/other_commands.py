@@ -60,7 +60,7 @@ def _add_compare(parser: ArgumentParser) -> None:
 
 def _compare(given: Namespace) -> None:
     """Write the page of two data sets."""
-    from aerotrain.data.compare import page_of_two
+    from aerotrain.data.prepare.finalize import page_of_two
 
     text = page_of_two(given.before, given.now)
     try:

@@ -13,8 +13,7 @@ from typing import Any
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.gate import SERVING
 from aerotrain.contract.job import Job, prefix_of
-from aerotrain.contract.layout import MODEL, STARTED_FROM
-from aerotrain.contract.names import path_segment
+from aerotrain.contract.layout import MODEL, STARTED_FROM, path_segment
 from aerotrain.serving.alias import served_version
 from aerotrain.store import MANIFEST, CorruptError, Manifest, MissingError, Store, open_store
 from aerotrain.training.checkpoints.checkpoints import Checkpoints

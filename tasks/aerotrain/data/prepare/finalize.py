@@ -14,6 +14,7 @@ from aerotrain.data.dataset import (
     Schema,
     Split,
     json_text,
+    load_dataset,
     load_pictures,
     load_statistics,
     schema_to_dict,
@@ -218,3 +219,28 @@ def _schema(partitions: Sequence[WrittenPartition]) -> Schema:
 
 def _features(schema: Schema) -> str:
     return ", ".join(f"{name!r} ({feature})" for name, feature in sorted(schema.items()))
+
+
+def page_of_two(before: str, now: str) -> str:
+    """The page of the data set at ``now``, compared with the one at ``before``.
+
+    Columns are compared by the rules with which ``now`` was prepared.
+
+    Raises:
+        FinalError: one of them has no statistics, or is of another version.
+        MissingError: one of them is not finished.
+    """
+    load_dataset(before)
+    dataset, store = load_dataset(now), open_store(now)
+    plan = Plan.read(store)
+    described = _described(now)
+    comparison = DataComparison.of(_described(before), described, plan.rules)
+    rejected = rejections_of(store, written_partitions(store, plan))
+    return page(described, dataset.splits, plan.inferred, comparison, dataset.label, rejected)
+
+
+def _described(url: str) -> Described:
+    summary = load_statistics(url)
+    if not summary:
+        raise FinalError(f"the data set at {url} has no statistics; prepare it again")
+    return Described(url=url, summary=summary, pictures=load_pictures(url))

@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, SpecError, counted, nearest
-from aerotrain.contract.layout import PLAN, dataset_key
-from aerotrain.contract.names import path_segment
+from aerotrain.contract.layout import PLAN, dataset_key, path_segment
 from aerotrain.contract.preparing import LABEL, PlanArguments
 from aerotrain.data.dataset import VERSION, Feature, Schema, load_statistics, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of, short_hash

@@ -15,7 +15,7 @@ from pathlib import Path
 from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
-from aerotrain.contract.names import path_segment
+from aerotrain.contract.layout import path_segment
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.launch.backend import Emit, ExistingGroup, Report
 from aerotrain.launch.process.folder import JobFolder, exclusive, explained_errors

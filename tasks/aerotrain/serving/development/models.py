@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.errors import AerotrainError, FinalError
-from aerotrain.contract.layout import VERSIONS
-from aerotrain.contract.names import is_path_segment
+from aerotrain.contract.layout import VERSIONS, is_path_segment
 from aerotrain.data.dataset import Feature
 from aerotrain.serving.alias import served_number, tag_of
 from aerotrain.serving.protocol import SIGNATURE, Arrays
