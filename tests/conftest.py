@@ -29,37 +29,42 @@ pytest_plugins = [
 #: others, of which there is one more than cores.
 LONGEST = [
     "test_pipeline.py",
-    "test_tutorial.py",
     "test_strategies.py",
+    "test_keras_table.py",
+    "test_tutorial.py",
+    "test_callbacks.py",
     "test_training_recovery.py",
-    "test_resume.py",
     "test_lease.py",  # waits
-    "test_compiled_models.py",
+    "test_dtensor.py",
+    "test_gate.py",
     "test_store_failures.py",  # waits
-    "test_local.py",
+    "test_cli.py",
+    "test_check.py",
     "test_kubernetes_recovery.py",  # waits
     "test_kubernetes_faults.py",  # waits
-    "test_training.py",
-    "test_s3_server.py",  # waits
-    "test_embeddings.py",
-    "test_process_recovery.py",  # waits
-    "test_dtensor.py",
     "test_start_from.py",
-    "test_callbacks.py",
+    "test_compiled_models.py",
+    "test_export_formats.py",
+    "test_s3_server.py",  # waits
+    "test_operator.py",
+    "test_resume.py",
+    "test_process_recovery.py",  # waits
+    "test_training.py",
     "test_legacy_keras.py",
+    "test_embeddings.py",
     "test_old_groups.py",  # waits
-    "test_cli.py",
-    "test_warm_start.py",
+    "test_scaffold.py",
+    "test_local.py",
+    "test_example_pipelines.py",
+    "test_evaluate_export.py",
+    "test_prepare.py",
+    "test_any_model.py",
+    "test_operator_on_pods.py",
+    "test_serve_check.py",
+    "test_extras.py",
+    "test_changed_code.py",
     "test_kubernetes_launcher.py",
     "test_metrics.py",
-    "test_extras.py",
-    "test_operator.py",
-    "test_operator_on_pods.py",
-    "test_any_model.py",
-    "test_prepare.py",
-    "test_evaluate_export.py",
-    "test_example_pipelines.py",
-    "test_scaffold.py",
 ]
 
 
