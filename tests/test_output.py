@@ -1,9 +1,11 @@
 """What of the replicas' output reaches a task's log."""
 
+import logging
+
 import pytest
 
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain.launch.backend import LogLine
+from aerotrain.launch.backend import LogLine, log_line
 from aerotrain.launch.output import Listener
 
 CHIEF, PS = ReplicaName(Role.CHIEF, 0), ReplicaName(Role.PS, 0)
@@ -87,3 +89,17 @@ def test_what_tensorflow_prints_at_every_log_level_is_noise(log, line):
     log.says(line)
     log.says("W0000 00:00:1795401162.220990    1310 cpu.cc:1] a warning")
     assert log.lines == ["[chief] W0000 00:00:1795401162.220990    1310 cpu.cc:1] a warning"]
+
+
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        (LogLine(CHIEF, "warning: values are rounded"), logging.WARNING),
+        (LogLine(CHIEF, "step 1 has no warning: it is well"), logging.INFO),
+        (LogLine(CHIEF, "warning: of TensorFlow", is_noise=True), logging.DEBUG),
+    ],
+)
+def test_a_warning_of_a_replica_is_one_in_the_log_of_its_task(caplog, line, level):
+    with caplog.at_level(logging.DEBUG):
+        log_line(logging.getLogger("task"), line)
+    assert [(each.levelno, each.getMessage()) for each in caplog.records] == [(level, str(line))]

@@ -54,8 +54,9 @@ class ExitCode(IntEnum):
     TERMINATED = 143  # 128 + SIGTERM: preempted, and ended in time
 
 
-#: How each line of the error that ends a replica begins in its output.
-ERROR_PREFIX = "error: "
+#: How the lines of the error that ends a replica begin in its output, and its warnings, which its
+#: task logs as such.
+ERROR_PREFIX, WARNING_PREFIX = "error: ", "warning: "
 
 #: Where Kubernetes reads the termination message of a failed container.
 TERMINATION_LOG = "/dev/termination-log"

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.errors import WARNING_PREFIX, TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
@@ -170,8 +170,13 @@ class Backend(Protocol[PlanT]):
 
 
 def log_line(log: Any, line: LogLine) -> None:
-    """Write a replica's line to a task's log; noise only at level DEBUG."""
-    (log.debug if line.is_noise else log.info)("%s", line)
+    """Write a replica's line to a task's log: noise at level DEBUG, its warnings as warnings."""
+    if line.is_noise:
+        log.debug("%s", line)
+    elif line.text.startswith(WARNING_PREFIX):
+        log.warning("%s", line)
+    else:
+        log.info("%s", line)
 
 
 def attempt_of(handle: str) -> str:
