@@ -47,7 +47,8 @@ class Deadlines:
         60.0,
         title="Progress timeout (seconds)",
         help="Time without a heartbeat or a training step after which a replica counts as "
-        "unresponsive and is ended. Its launcher restarts it; by hand, the training ends.",
+        "unresponsive and is ended. Its launcher restarts it; a training by hand in one process "
+        "ends.",
         section=Section.RECOVERY,
         minimum=5,
     )
