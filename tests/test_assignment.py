@@ -9,9 +9,7 @@ import pytest
 
 from aerotrain.data.hashing import hashes_of, shuffle_keys
 from aerotrain.data.prepare import shuffle
-from aerotrain.data.prepare.layout import shard_key
-from aerotrain.data.prepare.plan import shards_per_partition
-from aerotrain.data.prepare.shards import ShardNumbers, Totals
+from aerotrain.data.prepare.partition import ShardNumbers, Totals
 from aerotrain.data.prepare.shuffle import ATTRIBUTES
 from aerotrain.data.prepare.splitting import Stratifier, splits_of
 
@@ -82,20 +80,6 @@ def test_shards_are_of_about_equal_size_and_none_is_empty(
     shards = ShardNumbers(totals, least, shard_bytes)
     numbers = np.concatenate([shards.of(array[:2]), shards.of(array[2:])])  # in parts of any size
     assert [int(array[numbers == each].sum()) for each in np.unique(numbers)] == sizes
-
-
-@pytest.mark.parametrize(
-    ("shards", "parts", "each"), [(4, 4, 1), (4, 3, 2), (1, 4, 1), (5, 1, 5), (9, 4, 3)]
-)
-def test_the_partitions_write_at_least_the_requested_shards(
-    shards: int, parts: int, each: int
-) -> None:
-    assert shards_per_partition(shards, parts) == each
-    assert each * parts >= shards
-
-
-def test_a_shard_is_named_after_its_split_partition_and_number() -> None:
-    assert shard_key("train", 3, 1) == "train-00003-001.tfrecord"
 
 
 def test_records_are_sorted_by_their_shuffle_keys_in_buckets_of_a_limited_size(

@@ -9,13 +9,13 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.layout import PLAN
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Dataset
-from aerotrain.data.prepare.layout import Plan
+from aerotrain.data.prepare.plan import DatasetPlan
 from aerotrain.store import open_store
 from aerotrain.store.manifest import Manifest, StoredFile
 
 DATASET = Dataset(fingerprint="f", source={"kind": "csv"}, schema={}, splits={})
 PUBLICATION = Manifest(files={"data": StoredFile(4, "digest")})
-PLANNED = Plan(
+PLANNED = DatasetPlan(
     source={"kind": "csv"},
     schema=None,
     rules=PlanArguments.of({"source": {"kind": "csv", "url": "file:///data"}}),
@@ -48,10 +48,10 @@ def test_a_publication_of_another_version_is_refused(other: int) -> None:
 def test_a_plan_of_another_version_is_refused(tmp_path: Path, other: int) -> None:
     store = open_store(tmp_path.as_uri())
     store.put(PLAN, PLANNED.to_json().encode())
-    assert Plan.read(store).fingerprint == PLANNED.fingerprint
-    store.put(PLAN, of_version(PLANNED.to_json(), PLANNED.version + other).encode())
+    assert DatasetPlan.read(store).fingerprint == PLANNED.fingerprint
+    store.put(PLAN, of_version(PLANNED.to_json(), PLANNED.VERSION + other).encode())
     with pytest.raises(FinalError, match=r"was planned for version .*; plan it again"):
-        Plan.read(store)
+        DatasetPlan.read(store)
 
 
 @pytest.mark.process

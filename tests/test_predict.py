@@ -1,6 +1,7 @@
 """Predictions of an exported model for every record of a source, as Parquet."""
 
 import json
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -202,10 +203,22 @@ def test_a_partition_that_is_predicted_again_is_the_same_to_the_byte(step, predi
     before = {each.key: store.get(each.key) for each in store.list()}
     for key in ("manifest.json", "parts/00001.json", "data/part-00001.parquet"):
         store.delete(key)
-    with pytest.raises(FinalError, match=r"1 of . partitions of .* are not predicted: 1;"):
+    with pytest.raises(FinalError, match=r"1 of . partitions of .* are not written: 1;"):
         step(finalize, predictions=store.url)
     again = predict(source=csv[1], keep=["flat"], part_bytes=20_000)
     assert {each.key: again.get(each.key) for each in again.list()} == before
+
+
+def test_a_changed_file_is_predicted_again_and_the_others_are_copied(predict, csv, capsys):
+    predict(source=csv[1], keep=["flat"], part_bytes=5_000)  # each file is a partition
+    file = Path(csv[1]["url"].removeprefix("file://")) / "1.csv"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    capsys.readouterr()
+    rows = read(predict(source=csv[1], keep=["flat"], part_bytes=5_000))
+    assert rows["flat"].to_pylist() == [n for n in range(1000) if n != 499]
+    said = capsys.readouterr().out
+    assert said.count("is copied from an earlier output: 250 records") == 3
+    assert said.count("partition 1 is written: 249 records") == 1
 
 
 def test_predictions_that_exist_are_taken_over_and_those_of_other_options_are_others(step, csv):

@@ -16,8 +16,8 @@ from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.data import hashing
 from aerotrain.data.dataset import Feature, load_dataset, load_statistics
 from aerotrain.data.hashing import Hashes
+from aerotrain.data.partitions import shuffled_together
 from aerotrain.data.prepare import batch_writer, duplicates
-from aerotrain.data.prepare.plan import group_fragments
 from aerotrain.data.records import read_frames
 from aerotrain.data.sources import Fragment, SourceError, lines, text
 from aerotrain.data.sources.tfrecord import features_of
@@ -111,7 +111,7 @@ def test_a_changed_file_rewrites_only_the_shards_of_its_partition(
     capsys.readouterr()
     url = prepare(store, tmp_path, source(table), part_bytes=size)
     said = capsys.readouterr().out
-    assert said.count("is copied from an earlier data set: 250 records") == 3
+    assert said.count("is copied from an earlier output: 250 records") == 3
     assert said.count("is written: 249 records") == 1
     fresh = prepare((tmp_path / "fresh").as_uri(), tmp_path, source(table), part_bytes=size)
     assert open_store(url).get(MANIFEST) == open_store(fresh).get(MANIFEST)
@@ -125,14 +125,14 @@ def test_fragments_are_grouped_by_size_in_an_order_of_the_seed() -> None:
         Fragment(name=f"{number}", fingerprint=f"{number}", bytes=10, description={})
         for number in range(100)
     ]
-    groups = list(group_fragments(fragments, 95, seed=0))
+    groups = list(shuffled_together(fragments, 95, seed=0))
     assert [len(group) for group in groups] == [9] * 11 + [1]
     assert sorted(fragment.name for group in groups for fragment in group) == sorted(
         fragment.name for fragment in fragments
     )
-    assert groups != list(group_fragments(fragments, 95, seed=1))
+    assert groups != list(shuffled_together(fragments, 95, seed=1))
     unknown = [Fragment(name="x", fingerprint="x", bytes=None, description={})] * 3
-    assert [len(group) for group in group_fragments(unknown, 95, seed=0)] == [1, 1, 1]
+    assert [len(group) for group in shuffled_together(unknown, 95, seed=0)] == [1, 1, 1]
 
 
 # --- splits

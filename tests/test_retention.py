@@ -12,8 +12,7 @@ import pytest
 from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
 from aerotrain.contract.layout import PROMOTIONS, REMOVALS
 from aerotrain.contract.retention import RetentionPolicy
-from aerotrain.retention.contents import contents_of, item_key
-from aerotrain.retention.plan import RemovalPlan, make_plan
+from aerotrain.retention.plan import RemovalPlan, contents_of, item_key, make_plan
 from aerotrain.retention.removal import remove
 from aerotrain.serving.alias import alias_of, promote, rollback
 from aerotrain.store import (
@@ -470,7 +469,7 @@ def test_unfinished_uploads_and_old_objects_of_a_bucket_are_removed(
     written = next(iter(store.list())).modified
     assert {*make_plan(store, LEAST, written + 60).going} == set()
     plan = make_plan(store, LEAST, written + 9 * DAY)
-    kinds = {each.kind.value: each.size for each in plan.going}
+    kinds = {each.kind: each.size for each in plan.going}
     assert kinds["unfinished upload"] == 5
     assert {"run", "version", "code archive"} <= kinds.keys()
     assert remove(store, plan, lambda _: None)["left"] == 0

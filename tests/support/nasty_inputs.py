@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import load_dataset
-from aerotrain.data.prepare.layout import quarantine_key
+from aerotrain.data.partitions import quarantine_key
 from aerotrain.data.records import column_of, encode, framed
 from aerotrain.data.sources import Rejected
 from aerotrain.standalone import prepare

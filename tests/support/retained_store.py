@@ -16,7 +16,8 @@ from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.status import Result
 from aerotrain.data.dataset import Dataset
 from aerotrain.data.hashing import fingerprint_of
-from aerotrain.data.prepare.layout import Plan, partition_key, set_latest
+from aerotrain.data.partitions import partition_key
+from aerotrain.data.prepare.plan import DatasetPlan, set_latest
 from aerotrain.store import MANIFEST, Store, publish
 from aerotrain.store.local import LocalStore
 from aerotrain.user_code import publish_code
@@ -62,7 +63,7 @@ class Pipelines:
         root = self._of(pipeline)
         store = root.child(f"datasets/{fingerprint}")
         described = {"kind": "csv", "url": source}
-        plan = Plan(
+        plan = DatasetPlan(
             source=described,
             schema=None,
             rules=PlanArguments(source=described),

@@ -25,6 +25,8 @@ added if anything was changed, so that two originals never share a name.
 
 import hashlib
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 RUNS, DATASETS, LATEST, VERSIONS = "runs", "datasets", "latest", "serving"
 PREDICTIONS, CODE, REUSE, WATCHED = "predictions", "code", "reuse", "watched"
@@ -57,6 +59,60 @@ DATA = "data"
 
 #: In the folder of versions: which one is served, its history, and which ones are being removed.
 ALIAS, PROMOTIONS, REMOVALS = "aliases/serving.json", "aliases/promotions", "aliases/removals"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemKind:
+    """The entries of a pipeline's ``folder``, each of which retention keeps or removes as a whole.
+
+    ``names`` is a pattern of their names. ``documents`` are the names of those that say what an
+    entry was made of.
+    """
+
+    title: str
+    folder: str
+    names: str
+    is_folder: bool = True
+    has_manifest: bool = False
+    documents: tuple[str, ...] = ()
+
+
+_FINGERPRINT, _SHA256, _MANIFEST = r"[0-9a-f]{8,64}", r"[0-9a-f]{64}", "manifest.json"
+_OF_JOBS = (JOB, MODEL, STARTED_FROM, RESULT)
+
+#: By folder; in this order a plan of a retention lists them.
+ITEM_KINDS: Mapping[str, ItemKind] = {
+    kind.folder: kind
+    for kind in (
+        ItemKind(title="run", folder=RUNS, names=r".+", documents=_OF_JOBS),
+        ItemKind(
+            title="version",
+            folder=VERSIONS,
+            names=r"[1-9]\d*",
+            has_manifest=True,
+            documents=(_MANIFEST,),
+        ),
+        ItemKind(
+            title="data set",
+            folder=DATASETS,
+            names=_FINGERPRINT,
+            has_manifest=True,
+            documents=(PLAN,),
+        ),
+        ItemKind(
+            title="predictions",
+            folder=PREDICTIONS,
+            names=_FINGERPRINT,
+            has_manifest=True,
+            documents=(PLAN,),
+        ),
+        ItemKind(title="code archive", folder=CODE, names=rf"{_SHA256}\.tar\.gz", is_folder=False),
+        ItemKind(title="reuse record", folder=REUSE, names=rf"{_SHA256}\.json", is_folder=False),
+    )
+}
+
+#: A folder of ``runs/`` without any of these was written by something else.
+OF_RUNS = {*_OF_JOBS, LEASE, RUN_LOG}
 
 
 def dataset_key(fingerprint: str) -> str:

@@ -1,34 +1,34 @@
-"""The second step of ``predict``: predict the records of partitions, and write them as Parquet.
-
-A partition is written completely or not at all, so a task that was interrupted goes on with the
-first one that is missing. What it writes depends only on the plan.
-"""
+"""The second step of ``predict``: predict the records of partitions, and write them as Parquet."""
 
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aerotrain.contract.errors import counted
+from aerotrain.contract.layout import DATA
 from aerotrain.contract.predicting import PredictPartitionArguments
-from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
-from aerotrain.data.prepare.layout import (
-    PlannedPartition,
-    numbers_of_task,
-    partition_key,
-    quarantine_key,
+from aerotrain.data.partitions import (
+    NUMBER,
+    Fragments,
+    Quarantine,
+    WrittenPartition,
+    write_partitions,
 )
-from aerotrain.data.prepare.quarantine import Quarantine
+from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
 from aerotrain.data.records import Column
 from aerotrain.data.sources import open_source
 from aerotrain.prediction.columns import kept_columns, output_columns
-from aerotrain.prediction.layout import PredictedPartition, PredictionPlan, file_key
+from aerotrain.prediction.plan import PredictionPlan
 from aerotrain.replica import Replica
 from aerotrain.serving.served import Served
-from aerotrain.store import Store, open_store
+from aerotrain.store import open_store
+
+#: The file of a partition's predictions; there is none if it has no record.
+FILE = f"{DATA}/part-{NUMBER}.parquet"
 
 #: The records of a row group, and about their bytes.
 _GROUP_RECORDS, _GROUP_BYTES = 2**16, 2**25
@@ -38,71 +38,37 @@ Rows = tuple[dict[str, Any], pa.Table]
 
 
 def run(replica: Replica) -> dict[str, int]:
-    """Predict some partitions, one after another, except those that are written.
-
-    Returns:
-        ``{"first": …, "count": …, "records": how many predictions they have}``.
+    """Predict some partitions; returns and raises as ``write_partitions``.
 
     Raises:
-        FinalError: there is no such partition, the model cannot be loaded, or more than
-            ``max_rejected`` records of one are rejected.
+        FinalError: the model cannot be loaded.
     """
-    arguments = PredictPartitionArguments.of(replica.job.arguments)
-    store = open_store(arguments.predictions)
-    plan = PredictionPlan.read(store)
-    numbers, done = numbers_of_task(store, arguments.first, arguments.count, plan.partitions)
-    model = None
-    records = 0
-    for number in numbers:
-        if number in done:
-            predicted = PredictedPartition.from_json(store.get(partition_key(number)))
-        else:
-            model = model or Served.fetched(
-                plan.model, replica.scratch / "model", plan.needed, role="the model"
-            )
-            predicted = _predict(model, plan, number, store, replica.scratch)
-        records += predicted.records
-    return {"first": arguments.first, "count": arguments.count, "records": records}
+    given = PredictPartitionArguments.of(replica.job.arguments)
+    plan = PredictionPlan.read(open_store(given.predictions))
+
+    @cache
+    def model() -> Served:
+        folder = replica.scratch / "model"
+        return Served.fetched(plan.model, folder, plan.needed, role="the model")
+
+    def write(fragments: Fragments, quarantine: Quarantine, folder: Path) -> WrittenPartition:
+        file = folder / PurePath(FILE).name
+        records = _write(file, plan, model(), _rows(plan, fragments, quarantine))
+        quarantine.check()
+        size = file.stat().st_size
+        if not records:
+            file.unlink()
+        return WrittenPartition(
+            records=records, files=[FILE] if records else [], about={"bytes": size}
+        )
+
+    return write_partitions(replica, plan, given.predictions, given.first, given.count, write)
 
 
-def _predict(
-    model: Served, plan: PredictionPlan, number: int, store: Store, scratch: Path
-) -> PredictedPartition:
-    """Predict one partition, and upload its file."""
-    file = scratch / "part.parquet"
-    quarantine = Quarantine(
-        scratch / "quarantine.jsonl",
-        plan.arguments.max_rejected,
-        f"{store.url}/{quarantine_key(number)}",
-    )
-    try:
-        with quarantine:
-            planned = PlannedPartition.read(store, number)
-            records = _write(file, plan, model, _rows(plan, planned, quarantine))
-            quarantine.check()
-    finally:
-        if quarantine.path.exists():
-            store.upload(quarantine.path, quarantine_key(number))
-    predicted = PredictedPartition(
-        records=records,
-        size=file.stat().st_size if records else 0,
-        rejected=quarantine.count,
-        first_rejected=quarantine.first,
-    )
-    if records:
-        store.upload(file, file_key(number))
-    file.unlink()
-    store.put(partition_key(number), predicted.to_json().encode())
-    print(f"partition {number} is predicted: {counted(records, 'record')}", flush=True)
-    return predicted
-
-
-def _rows(
-    plan: PredictionPlan, planned: PlannedPartition, quarantine: Quarantine
-) -> Iterator[Rows]:
+def _rows(plan: PredictionPlan, fragments: Fragments, quarantine: Quarantine) -> Iterator[Rows]:
     """The valid records of a partition, in the order of the source."""
     source = open_source(plan.source)
-    for fragment in planned.fragments:
+    for fragment in fragments:
         for batch in source.read(fragment, plan.reading):
             cast = cast_to_schema(batch, plan.needed, plan.arguments.rules)
             quarantine.add(cast.rejected)

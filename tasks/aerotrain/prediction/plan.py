@@ -1,30 +1,88 @@
-"""The first step of ``predict``: list the source, and check its records against the model."""
+"""The first step of ``predict``: list the source, and check its records against the model.
 
+The files of the predictions are ``data/part-00003.parquet``, and other programs read the whole
+folder ``data``.
+"""
+
+import base64
 import hashlib
-from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
-from aerotrain.contract.errors import FinalError, SpecError, counted, nearest
+import pyarrow as pa
+
+from aerotrain.contract.errors import FinalError, SpecError, nearest
 from aerotrain.contract.gate import SERVING
-from aerotrain.contract.layout import PLAN, path_segment, predictions_key
+from aerotrain.contract.layout import path_segment, predictions_key
 from aerotrain.contract.predicting import PredictArguments
-from aerotrain.data.dataset import Feature, Schema, schema_to_dict
+from aerotrain.data.dataset import Feature, Schema, schema_from_dict, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of
+from aerotrain.data.partitions import Fragments, Plan, adjacent, is_finished, publish_plan
 from aerotrain.data.prepare.cast import cast_to_schema
-from aerotrain.data.prepare.layout import PlannedPartition, fragments_key
-from aerotrain.data.prepare.plan import adjacent, divided
 from aerotrain.data.sources import Batch, DeclaredSource, Fragment, open_source
 from aerotrain.data.sources.readable import readable
 from aerotrain.prediction.columns import output_schema
-from aerotrain.prediction.layout import VERSION, PredictionPlan
 from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version
 from aerotrain.serving.classes import Classes, classes_in
 from aerotrain.serving.signature import FILE, Signature
 from aerotrain.serving.versions import CLASSES
 from aerotrain.store import MANIFEST, MissingError, open_store
-from aerotrain.store.manifest import each_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionPlan(Plan):
+    """What is to be predicted, by the version at the URL ``model``.
+
+    ``reading`` are the features as which the source is read, or None if it knows them itself.
+    ``needed`` are those that the model takes. ``columns`` are the columns of the files, ``classes``
+    those of the model's outputs.
+    """
+
+    OUTPUT: ClassVar = "prediction"
+    STEP: ClassVar = "predict"
+    VERSION: ClassVar = 3
+
+    model: str
+    arguments: PredictArguments
+    reading: Schema | None
+    needed: Schema
+    columns: pa.Schema
+    classes: Mapping[str, Classes]
+
+    @property
+    def folder(self) -> str:
+        return predictions_key(fingerprint_of(self.partitions))
+
+    @property
+    def max_rejected(self) -> int:
+        return self.arguments.max_rejected
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "arguments": asdict(self.arguments),
+            "reading": self.reading and schema_to_dict(self.reading),
+            "needed": schema_to_dict(self.needed),
+            "columns": _encoded(self.columns),
+            "classes": {name: asdict(each) for name, each in self.classes.items()},
+        }
+
+    @classmethod
+    def fields_of(cls, data: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "model": data["model"],
+            "arguments": PredictArguments.of(data["arguments"]),
+            "reading": data["reading"] and schema_from_dict(data["reading"]),
+            "needed": schema_from_dict(data["needed"]),
+            "columns": pa.ipc.read_schema(pa.py_buffer(base64.b64decode(data["columns"]))),
+            "classes": {name: Classes(**each) for name, each in data["classes"].items()},
+        }
+
+
+def _encoded(columns: pa.Schema) -> str:
+    return base64.b64encode(columns.serialize()).decode()
 
 
 def run(replica: Replica) -> dict[str, Any]:
@@ -40,25 +98,15 @@ def run(replica: Replica) -> dict[str, Any]:
     arguments = PredictArguments.of(replica.job.arguments)
     model = version_of(replica.job.store, arguments)
     plan, partitions = make_plan(model, arguments)
-    store = open_store(replica.job.store).child(predictions_key(plan.fingerprint))
-    if store.exists(MANIFEST):
-        store.put(PLAN, store.get(PLAN))  # retention sees that they are used
-        print(
-            f"already predicted: {store.url} has the predictions of this model for this very "
-            "input, and the task partition is skipped"
-        )
+    store = open_store(replica.job.store).child(plan.folder)
+    if is_finished(store):
         return {"predictions": store.url, "partitions": []}
-    documents = ((fragments_key(n), each.to_json().encode()) for n, each in enumerate(partitions))
-    deque(each_of(lambda document: store.put(*document), documents), maxlen=0)
-    store.put(PLAN, plan.to_json().encode())
-    fragments = counted(sum(len(each.fragments) for each in partitions), "fragment")
     print(f"the model is {model}; it takes {', '.join(plan.needed)}")
-    print(f"planned {store.url}: {counted(len(partitions), 'partition')} of {fragments}")
+    tasks = publish_plan(store, plan, partitions, arguments.partition_tasks)
     return {
         "predictions": store.url,
         "partitions": [
-            {"predictions": store.url, "first": part[0], "count": len(part)}
-            for part in divided(len(partitions), arguments.partition_tasks)
+            {"predictions": store.url, "first": task[0], "count": len(task)} for task in tasks
         ],
     }
 
@@ -82,9 +130,7 @@ def version_of(pipeline: str, arguments: PredictArguments) -> str:
     return found
 
 
-def make_plan(
-    model: str, arguments: PredictArguments
-) -> tuple[PredictionPlan, list[PlannedPartition]]:
+def make_plan(model: str, arguments: PredictArguments) -> tuple[PredictionPlan, list[Fragments]]:
     """The plan of predictions by the version ``model``, and the fragments of each partition.
 
     The first records are read and checked, and nothing is written.
@@ -99,16 +145,13 @@ def make_plan(
     cast_to_schema(batch, needed, arguments.rules)
     columns = output_schema(batch, arguments.keep, signature.outputs, classes)
     groups = list(adjacent(source.fragments(), arguments.part_bytes))
-    fingerprint = fingerprint_of(
-        [
-            VERSION,
-            identity,
-            {name: value for name, value in source.described().items() if name != "url"},
-            schema_to_dict(needed),
-            [arguments.keep, arguments.fill, arguments.batch_size],
-            [[each.fingerprint for each in group] for group in groups],
-        ]
-    )
+    inputs = [
+        PredictionPlan.VERSION,
+        identity,
+        {name: value for name, value in source.described().items() if name != "url"},
+        [reading and schema_to_dict(reading), schema_to_dict(needed), _encoded(columns)],
+        [arguments.keep, arguments.fill, arguments.batch_size],
+    ]
     plan = PredictionPlan(
         model=model,
         arguments=arguments,
@@ -117,10 +160,12 @@ def make_plan(
         needed=needed,
         columns=columns,
         classes=classes,
-        partitions=len(groups),
-        fingerprint=fingerprint,
+        partitions=tuple(
+            fingerprint_of([inputs, [fragment.fingerprint for fragment in group]])
+            for group in groups
+        ),
     )
-    return plan, [PlannedPartition(fragments=[f.description for f in group]) for group in groups]
+    return plan, [[fragment.description for fragment in group] for group in groups]
 
 
 def _selected(

@@ -11,8 +11,7 @@ from pathlib import Path
 from aerotrain.contract.errors import AerotrainError
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.strategy import STRATEGIES
-from aerotrain.data.prepare.layout import Plan
-from aerotrain.data.prepare.plan import make_plan
+from aerotrain.data.prepare.plan import DatasetPlan, make_plan
 from aerotrain.reproduction.origin import Origin
 from aerotrain.store import MANIFEST, open_store
 from aerotrain.training.model_manifest import ModelManifest, packages
@@ -44,7 +43,7 @@ def _of_source(origin: Origin) -> Iterator[str]:
         yield _difference(origin.plan, now)
 
 
-def _difference(was: Plan, now: Plan) -> str:
+def _difference(was: DatasetPlan, now: DatasetPlan) -> str:
     same, count = len(set(was.partitions) & set(now.partitions)), len(was.partitions)
     said = f"the source has changed: {same} of its {count} partitions are as they were"
     if len(now.partitions) != count:
@@ -54,7 +53,7 @@ def _difference(was: Plan, now: Plan) -> str:
     return f"{said}; its fingerprint was {was.fingerprint} and is {now.fingerprint}"
 
 
-def _planned_now(rules: PlanArguments, code: str | None) -> Plan:
+def _planned_now(rules: PlanArguments, code: str | None) -> DatasetPlan:
     """The plan of the source as it is now, by a process that may import the user's modules."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
@@ -63,7 +62,7 @@ def _planned_now(rules: PlanArguments, code: str | None) -> Plan:
             raise RuntimeError("the process that listed it was ended") from error
 
 
-def _plan(rules: PlanArguments, code: str | None) -> Plan:
+def _plan(rules: PlanArguments, code: str | None) -> DatasetPlan:
     with tempfile.TemporaryDirectory() as folder:
         if code is not None:
             unpacked = str(fetch_code(code, Path(folder))) if "://" in code else code

@@ -7,7 +7,7 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.layout import PLAN
-from aerotrain.data.prepare.layout import Plan
+from aerotrain.data.prepare.plan import DatasetPlan
 from aerotrain.store import MANIFEST, Manifest, MissingError, open_store
 from aerotrain.training.model_manifest import ModelManifest
 
@@ -26,7 +26,7 @@ class Origin:
     version: str
     about: Mapping[str, Any]
     trained: ModelManifest
-    plan: Plan | None
+    plan: DatasetPlan | None
 
     @classmethod
     def of(cls, version: str) -> "Origin":
@@ -51,7 +51,7 @@ class Origin:
                 "known of its training"
             ) from error
         store = open_store(trained.data)
-        plan = Plan.read(store) if store.exists(PLAN) else None
+        plan = DatasetPlan.read(store) if store.exists(PLAN) else None
         return cls(version=url, about=about, trained=trained, plan=plan)
 
     @property
@@ -88,7 +88,7 @@ class Origin:
         }
 
 
-def _data(url: str, plan: Plan) -> dict[str, Any]:
+def _data(url: str, plan: DatasetPlan) -> dict[str, Any]:
     options = json.loads(plan.to_json())["rules"]
     source = options.pop("source")
     return {

@@ -1,5 +1,4 @@
 """Retention: removes what is old from the store of all pipelines, by a policy.
 
-``contents`` lists what is there, ``references`` reads what it was made of, ``plan`` decides what
-goes and why the rest is kept, and ``removal`` carries a plan out.
+``plan`` decides what goes and why the rest is kept, and ``removal`` carries a plan out.
 """

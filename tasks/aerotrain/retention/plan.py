@@ -1,21 +1,209 @@
-"""The plan of a retention: what goes, and why each other item is kept."""
+"""The plan of a retention: what is in the store of all pipelines, what goes, and why others stay.
+
+The store is listed once. What ``aerotrain.contract.layout`` does not name is no item, and stays.
+What an item was made of is in its documents: a URL refers to an item by its end,
+``/PIPELINE/datasets/ID/…``, so it is also found in a store that was copied, or that this machine
+has under another address.
+"""
 
 import json
+import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import unquote
 
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.contract.layout import VERSIONS, dataset_key
+from aerotrain.contract.layout import (
+    DATASETS,
+    ITEM_KINDS,
+    LATEST,
+    OF_RUNS,
+    REMOVALS,
+    RESULT,
+    RUNS,
+    STARTED_FROM,
+    VERSIONS,
+    dataset_key,
+)
 from aerotrain.contract.retention import RetentionPolicy
-from aerotrain.retention.contents import Contents, Item, ItemKind, contents_of
-from aerotrain.retention.references import references_of
 from aerotrain.serving.alias import alias_of
-from aerotrain.store import Store
+from aerotrain.store import MANIFEST, MissingError, Store, StoredObject, Unfinished
 from aerotrain.store.manifest import each_of
 
 _HOUR, _DAY = 3600.0, 86400.0
+
+_TITLES = (*(kind.title for kind in ITEM_KINDS.values()), UPLOAD := "unfinished upload")
+
+#: The fields of documents that name the model from which a training took its first values. What
+#: that one was made of is not needed, or the first of a row of models would be kept for ever.
+_STARTS = ("start_from", "started_from")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A folder or an object that is kept or removed as a whole.
+
+    ``key`` is its key in the store of all pipelines, such as ``flats/runs/manual``, and ``size``
+    its bytes. ``modified`` is the time of the last write, in seconds since 1970. ``documents`` are
+    the keys of those that say what it was made of. ``is_complete`` says whether readers find it.
+    """
+
+    kind: str
+    key: str
+    size: int
+    modified: float
+    documents: tuple[str, ...] = ()
+    is_complete: bool = True
+    upload: Unfinished | None = None
+
+    @property
+    def pipeline(self) -> str:
+        return self.key.partition("/")[0]
+
+    @property
+    def folder(self) -> str:
+        """The folder of the pipeline that it is in, such as ``runs``."""
+        return self.key.split("/")[1]
+
+    @property
+    def name(self) -> str:
+        """Its own name: the id of a run, the number of a version, a fingerprint."""
+        return _name(self.key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """All items by key, and other objects that decide about them.
+
+    ``latest`` are the keys of the documents that name the newest data sets, ``removals`` the marks
+    of versions whose removal has begun.
+    """
+
+    items: Mapping[str, Item]
+    uploads: tuple[Item, ...] = ()
+    latest: tuple[str, ...] = ()
+    removals: tuple[StoredObject, ...] = ()
+    pipelines: frozenset[str] = field(default=frozenset())
+
+
+def contents_of(store: Store) -> Contents:
+    """The contents of the store of all pipelines."""
+    objects: dict[str, list[StoredObject]] = defaultdict(list)
+    latest, removals = [], []
+    for stored in store.list():
+        if (key := item_key(stored.key)) is not None:
+            objects[key].append(stored)
+        elif re.fullmatch(rf"[^/]+/{LATEST}/[^/]+\.json", stored.key):
+            latest.append(stored.key)
+        elif re.fullmatch(rf"[^/]+/{VERSIONS}/{REMOVALS}/\d+\.json", stored.key):
+            removals.append(stored)
+    items = {key: item for key, each in objects.items() if (item := _item(key, each)) is not None}
+    uploads = [
+        Item(kind=UPLOAD, key=each.key, size=each.size, modified=each.modified, upload=each)
+        for each in store.unfinished()
+        if item_key(each.key) is not None
+    ]
+    return Contents(
+        items=items,
+        uploads=tuple(uploads),
+        latest=tuple(latest),
+        removals=tuple(removals),
+        pipelines=frozenset(each.pipeline for each in [*items.values(), *uploads]),
+    )
+
+
+def item_key(key: str) -> str | None:
+    """The key of the item that the object ``key`` belongs to, or None."""
+    parts = key.split("/", 3)
+    kind = ITEM_KINDS.get(parts[1]) if len(parts) > 2 else None
+    if (
+        kind is None
+        or kind.is_folder != (len(parts) == 4)
+        or not re.fullmatch(kind.names, parts[2])
+    ):
+        return None
+    return "/".join(parts[:3])
+
+
+def _item(key: str, objects: Iterable[StoredObject]) -> Item | None:
+    """The item of these objects; None if it is none of a pipeline."""
+    kind = ITEM_KINDS[key.split("/")[1]]
+    keys = [each.key for each in objects]
+    if kind.folder == RUNS and not any(_name(each) in OF_RUNS for each in keys):
+        return None
+    return Item(
+        kind=kind.title,
+        key=key,
+        size=sum(each.size for each in objects),
+        modified=max(each.modified for each in objects),
+        documents=tuple(each for each in keys if _name(each) in kind.documents),
+        is_complete=not kind.has_manifest or f"{key}/{MANIFEST}" in keys,
+    )
+
+
+def _name(key: str) -> str:
+    return key.rpartition("/")[2]
+
+
+# --- what an item was made of
+
+
+def _references(store: Store, item: Item, known: Collection[str], since: float) -> dict[str, bool]:
+    """The keys, among ``known``, of the items that the documents of ``item`` name.
+
+    The value says whether what that item was made of is needed, too. The results of a run's jobs
+    count if it was written to after ``since``: a later task of the run may read them.
+
+    Raises:
+        FinalError: a document is no JSON.
+    """
+    found: dict[str, bool] = {}
+    for document in item.documents:
+        if _name(document) == RESULT and item.modified <= since:
+            continue
+        for url, is_start in _strings(_read(store, document), _name(document) == STARTED_FROM):
+            key = _item_of(url, known)
+            if key is not None and key != item.key:
+                found[key] = found.get(key, False) or not is_start
+    return found
+
+
+def _read(store: Store, document: str) -> Any:
+    try:
+        return json.loads(store.get(document))
+    except MissingError:
+        return None  # it was just removed
+    except ValueError as error:
+        raise FinalError(
+            f"{store.url}/{document} is no JSON ({error}), so that what it names cannot be kept: "
+            "restore it, or delete it"
+        ) from error
+
+
+def _strings(value: Any, is_start: bool) -> Iterator[tuple[str, bool]]:
+    """All strings in a JSON document, and whether each is in a field of ``_STARTS``."""
+    if isinstance(value, str):
+        yield value, is_start
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from _strings(each, is_start or name in _STARTS)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each, is_start)
+
+
+def _item_of(url: str, known: Collection[str]) -> str | None:
+    parts = unquote(url).split("/") if "://" in url else []
+    for start in range(len(parts) - 2):
+        if (key := "/".join(parts[start : start + 3])) in known:
+            return key
+    return None
+
+
+# --- the plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +223,15 @@ class RemovalPlan:
     @property
     def totals(self) -> dict[str, dict[str, int]]:
         """How many items of each kind go, and their bytes."""
-        found: dict[str, dict[str, int]] = {}
+        sizes: dict[str, list[int]] = defaultdict(list)
         for each in self.going:
-            of_kind = found.setdefault(each.kind.value, {"items": 0, "bytes": 0})
-            of_kind["items"] += 1
-            of_kind["bytes"] += each.size
-        return found
+            sizes[each.kind].append(each.size)
+        return {kind: {"items": len(each), "bytes": sum(each)} for kind, each in sizes.items()}
 
     def to_text(self, *, with_kept: bool = False) -> str:
         """The plan for people: a line for each item that goes, and the totals."""
         lines = [
-            f"{each.kind.value:<17} {each.size:>15,} bytes  {_date(each.modified)}  {each.key}"
+            f"{each.kind:<17} {each.size:>15,} bytes  {_date(each.modified)}  {each.key}"
             for each in self.going
         ]
         if with_kept:
@@ -79,14 +265,9 @@ def make_plan(
     kept = _kept_by_policy(store, contents, policy, now, since)
     _keep_what_they_need(store, contents, kept, since)
     uploads = [each for each in contents.uploads if each.modified <= since]
-    order = list(ItemKind)
-    going = [
-        each
-        for each in [*contents.items.values(), *uploads]
-        if each.key not in kept or each.kind is ItemKind.UPLOAD
-        if pipeline in (None, each.pipeline)
-    ]
-    going.sort(key=lambda each: (order.index(each.kind), each.modified, each.key))
+    unkept = [each for each in contents.items.values() if each.key not in kept]
+    going = [each for each in [*unkept, *uploads] if pipeline in (None, each.pipeline)]
+    going.sort(key=lambda each: (_TITLES.index(each.kind), each.modified, each.key))
     gone = {each.key for each in going}
     return RemovalPlan(
         policy=policy,
@@ -109,31 +290,22 @@ def _kept_by_policy(
     kept: dict[str, str] = {}
     for key, why in _in_use(store, contents, policy):
         kept.setdefault(key, why)
-    by_kind: dict[tuple[str, ItemKind], list[Item]] = defaultdict(list)
+    by_folder: dict[tuple[str, str], list[Item]] = defaultdict(list)
     for each in contents.items.values():
         if each.modified > since:
             kept.setdefault(each.key, f"written within {policy.margin_hours:g} hours")
         elif each.modified > now - policy.keep_days * _DAY:
             kept.setdefault(each.key, f"not older than {policy.keep_days:g} days")
         if each.is_complete:
-            by_kind[each.pipeline, each.kind].append(each)
-    for (_, kind), items in by_kind.items():
-        if kind is ItemKind.RUN:
-            items.sort(key=lambda each: each.modified)
-            _keep(kept, items, policy.keep_runs, "runs")
-        elif kind is ItemKind.VERSION:
-            items.sort(key=lambda each: int(each.name))
-            _keep(kept, items, policy.keep_versions, "versions")
-        elif kind is ItemKind.DATASET:
-            items.sort(key=lambda each: each.modified)
-            _keep(kept, items, 1, "data sets")
+            by_folder[each.pipeline, each.folder].append(each)
+    counts = {RUNS: policy.keep_runs, VERSIONS: policy.keep_versions, DATASETS: 1}
+    for (_, folder), items in by_folder.items():
+        count, noun = counts.get(folder, 0), f"{ITEM_KINDS[folder].title}s"
+        why = f"of the newest {count} {noun}" if count > 1 else f"the newest of the {noun}"
+        items.sort(key=lambda each: int(each.name) if each.folder == VERSIONS else each.modified)
+        for each in items[len(items) - count :]:
+            kept.setdefault(each.key, why)
     return kept
-
-
-def _keep(kept: dict[str, str], items: list[Item], count: int, noun: str) -> None:
-    why = f"of the newest {count} {noun}" if count > 1 else f"the newest of the {noun}"
-    for each in items[-count:]:
-        kept.setdefault(each.key, why)
 
 
 def _in_use(store: Store, contents: Contents, policy: RetentionPolicy) -> Iterable[tuple[str, str]]:
@@ -156,16 +328,12 @@ def _keep_what_they_need(
     items = contents.items
     for key in kept.keys() - items.keys():
         del kept[key]  # such as a served version that was deleted by hand
-
-    def references(key: str) -> Mapping[str, bool]:
-        is_recent = items[key].modified > since
-        return references_of(store, items[key], items, with_results=is_recent)
-
     starts: dict[str, str] = {}
     new: Collection[str] = list(kept)
     while new:
         found: dict[str, str] = {}
-        for key, needed in zip(new, each_of(references, new), strict=True):
+        needs = each_of(lambda key: _references(store, items[key], items, since), new)
+        for key, needed in zip(new, needs, strict=True):
             for other, is_whole in needed.items():
                 (found if is_whole else starts).setdefault(other, f"needed by {key}")
         new = [key for key in found if key not in kept]
@@ -176,8 +344,7 @@ def _keep_what_they_need(
 
 def _version_of(mark: str) -> str:
     """The key of the version whose removal ``mark`` marks."""
-    pipeline, _, rest = mark.partition("/")
-    return f"{pipeline}/{VERSIONS}/{rest.rpartition('/')[2].removesuffix('.json')}"
+    return f"{mark.partition('/')[0]}/{VERSIONS}/{_name(mark).removesuffix('.json')}"
 
 
 def _date(modified: float) -> str:

@@ -6,17 +6,17 @@ leaves what no reader finds, and what the next one removes.
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from itertools import groupby
 
 from aerotrain.contract.layout import MODEL, PARTS, PROMOTIONS, REMOVALS, RESULT, VERSIONS
 from aerotrain.contract.retention import RetentionPolicy
-from aerotrain.retention.contents import Item, ItemKind
-from aerotrain.retention.plan import RemovalPlan, make_plan
+from aerotrain.retention.plan import Item, RemovalPlan, make_plan
 from aerotrain.serving.alias import alias_of
 from aerotrain.standalone.flags import add_fields
-from aerotrain.store import MANIFEST, MissingError, Store, StoredObject, open_store
+from aerotrain.store import MANIFEST, MissingError, Store, open_store
 from aerotrain.store.manifest import each_of
 
 #: Names of documents that lead readers to others.
@@ -47,11 +47,11 @@ def _remove(store: Store, item: Item, plan: RemovalPlan) -> bool:
     if item.upload is not None:
         store.abort(item.upload)
         return True
-    objects = _objects(store, item)
+    objects = [store.stat(item.key)] if store.exists(item.key) else list(store.list(item.key))
     if any(each.modified > plan.written_since for each in objects):
         return False
     keys = [each.key for each in objects]
-    if item.kind is not ItemKind.VERSION:
+    if item.folder != VERSIONS:
         _delete(store, keys)
         return True
     versions = store.child(f"{item.pipeline}/{VERSIONS}")
@@ -64,15 +64,6 @@ def _remove(store: Store, item: Item, plan: RemovalPlan) -> bool:
         versions.delete(f"{PROMOTIONS}/{item.name}.json")
     versions.delete(mark)
     return not is_promoted
-
-
-def _objects(store: Store, item: Item) -> list[StoredObject]:
-    if item.kind not in (ItemKind.CODE, ItemKind.REUSE):
-        return list(store.list(item.key))
-    try:
-        return [store.stat(item.key)]
-    except MissingError:
-        return []
 
 
 def _is_promoted(versions: Store, number: int, plan: RemovalPlan) -> bool:
@@ -90,30 +81,25 @@ def _is_promoted(versions: Store, number: int, plan: RemovalPlan) -> bool:
     return promoted.modified > plan.written_since
 
 
-def stages(keys: Iterable[str]) -> list[list[str]]:
-    """The keys of an item in groups to delete one after another.
+def _stage(key: str) -> int:
+    """When an object of an item is deleted: in the reverse of the order of their publication.
 
-    Its manifest goes first, then results, then manifests and finished partitions within it, and
-    then the files at its top, where TensorFlow Serving looks for a version: the reverse of the
-    order of their publication.
+    First the manifest of the item, then results, then manifests and finished partitions within it,
+    and then the files at its top, where TensorFlow Serving looks for a version.
     """
-    found: dict[int, list[str]] = defaultdict(list)
-    for key in keys:
-        *folders, name = key.split("/")
-        is_at_top = len(folders) == 3
-        if is_at_top and name == MANIFEST:
-            found[0].append(key)
-        elif name in _LEADING:
-            found[1].append(key)
-        elif name == MANIFEST or folders[-1] == PARTS:
-            found[2].append(key)
-        else:
-            found[3 if is_at_top else 4].append(key)
-    return [found[stage] for stage in sorted(found)]
+    *folders, name = key.split("/")
+    is_at_top = len(folders) == 3
+    if is_at_top and name == MANIFEST:
+        return 0
+    if name in _LEADING:
+        return 1
+    if name == MANIFEST or folders[-1] == PARTS:
+        return 2
+    return 3 if is_at_top else 4
 
 
 def _delete(store: Store, keys: Iterable[str]) -> None:
-    for stage in stages(keys):
+    for _, stage in groupby(sorted(keys, key=_stage), _stage):
         deque(each_of(store.delete, stage), maxlen=0)
 
 

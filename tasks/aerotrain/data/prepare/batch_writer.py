@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Schema
 from aerotrain.data.hashing import Hashes, content_hashes, hashes_of, position_hashes
+from aerotrain.data.partitions import Fragments, Quarantine
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
-from aerotrain.data.prepare.layout import Plan, PlannedPartition
-from aerotrain.data.prepare.plan import check_rules
-from aerotrain.data.prepare.quarantine import Quarantine
+from aerotrain.data.prepare.plan import DatasetPlan, check_rules
 from aerotrain.data.prepare.shuffle import ATTRIBUTES, Attributes, ExternalShuffle
 from aerotrain.data.prepare.splitting import NO_SPLIT, assign_splits, strata_of, texts_of
 from aerotrain.data.records import Columns, encoded_frames
@@ -29,14 +28,14 @@ from aerotrain.data.statistics.column import Statistics
 _BETWEEN = pa.scalar(b"\0", pa.large_binary())
 
 
-def batches_of(plan: Plan, planned: PlannedPartition) -> Iterator[tuple[Batch, Schema]]:
+def batches_of(plan: DatasetPlan, fragments: Fragments) -> Iterator[tuple[Batch, Schema]]:
     """The batches of a partition, each with the schema; the plan's, or that of the first batch.
 
     Raises:
         SpecError: a rule names a column that the first batch does not have.
     """
     source, schema = open_source(plan.source), plan.schema
-    for fragment in planned.fragments:
+    for fragment in fragments:
         for batch in source.read(fragment, schema):
             if not schema and len(batch):
                 schema = source.declared.stored(source.declared.features_of(batch.columns))

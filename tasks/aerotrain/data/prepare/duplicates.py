@@ -13,13 +13,18 @@ from pathlib import Path
 import numpy as np
 
 from aerotrain.contract.errors import FinalError, counted
+from aerotrain.contract.layout import PARTS
 from aerotrain.data.hashing import Hashes, hashes_of, shuffle_keys
+from aerotrain.data.partitions import NUMBER, Fragments, key_of, read_fragments
 from aerotrain.data.prepare.batch_writer import batches_of, key_texts
 from aerotrain.data.prepare.cast import cast_to_schema
-from aerotrain.data.prepare.layout import Plan, PlannedPartition, partition_keys_key
+from aerotrain.data.prepare.plan import DatasetPlan
 from aerotrain.data.prepare.shuffle import ExternalShuffle
 from aerotrain.store import Store
 from aerotrain.store.manifest import each_of
+
+#: The file of a partition's sorted key hashes, 8 bytes each, if its records have keys.
+KEYS = f"{PARTS}/{NUMBER}.shuffle-keys"
 
 #: Hashes of all partitions that are held in memory at once: 32 MiB.
 RANGE_HASHES = 2**22
@@ -31,7 +36,7 @@ _LEAST_READ = 2**12
 
 
 def check_unique(
-    plan: Plan, planned: PlannedPartition, shuffle: ExternalShuffle, path: Path
+    plan: DatasetPlan, fragments: Fragments, shuffle: ExternalShuffle, path: Path
 ) -> None:
     """Check that the keys of one partition are unique, and write their hashes to ``path``.
 
@@ -50,10 +55,10 @@ def check_unique(
             repeated |= dict.fromkeys(np.unique(twice)[: _MOST_REPEATED - len(repeated)])
             last = hashes[-1:]
     for each in repeated:
-        _check_same(plan, [planned], each, count)
+        _check_same(plan, [fragments], each, count)
 
 
-def check_unique_across(store: Store, plan: Plan, records: Sequence[int]) -> None:
+def check_unique_across(store: Store, plan: DatasetPlan, records: Sequence[int]) -> None:
     """Check that keys are unique across partitions, which have ``records`` records each.
 
     Raises:
@@ -71,7 +76,7 @@ def check_unique_across(store: Store, plan: Plan, records: Sequence[int]) -> Non
         hashes, partitions = hashes[order], partitions[order]
         places = np.flatnonzero((np.diff(hashes) == 0) & (np.diff(partitions) != 0))
         for place in places:
-            both = [PlannedPartition.read(store, int(partitions[at])) for at in (place, place + 1)]
+            both = [read_fragments(store, int(partitions[at])) for at in (place, place + 1)]
             _check_same(plan, both, hashes[place], len(places))
 
 
@@ -81,7 +86,7 @@ class _Keys:
     def __init__(self, store: Store, partition: int, count: int) -> None:
         self.partition = partition
         self._store = store
-        self._stored = store.stat(partition_keys_key(partition))
+        self._stored = store.stat(key_of(KEYS, partition))
         self._count = count
         self._read = 0
         self._ahead: Hashes = np.zeros(0, np.uint64)
@@ -103,12 +108,12 @@ class _Keys:
 
 
 def _check_same(
-    plan: Plan, partitions: Sequence[PlannedPartition], target: np.uint64, count: int
+    plan: DatasetPlan, partitions: Sequence[Fragments], target: np.uint64, count: int
 ) -> None:
     """Raise ``FinalError`` if two records of that hash share their key, not just the hash."""
     seen: dict[str | bytes, str] = {}
-    for planned in partitions:
-        for key, place in _found(plan, planned, target):
+    for fragments in partitions:
+        for key, place in _found(plan, fragments, target):
             if key in seen:
                 raise FinalError(
                     f"{counted(count, 'record')} repeat{'s' if count == 1 else ''} a key, the "
@@ -119,10 +124,10 @@ def _check_same(
 
 
 def _found(
-    plan: Plan, planned: PlannedPartition, target: np.uint64
+    plan: DatasetPlan, fragments: Fragments, target: np.uint64
 ) -> Iterator[tuple[str | bytes, str]]:
     """The keys with that hash and their positions, by reading the fragments again."""
-    for batch, schema in batches_of(plan, planned):
+    for batch, schema in batches_of(plan, fragments):
         fit = cast_to_schema(batch, schema, plan.rules)
         keys = key_texts(batch, fit, plan.rules) or ()
         for place in np.flatnonzero(shuffle_keys(hashes_of(keys), plan.rules.seed) == target):

@@ -16,10 +16,10 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.layout import STATISTICS
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Dataset, Schema, Shard, Split, load_dataset
+from aerotrain.data.partitions import Fragments
 from aerotrain.data.prepare.batch_writer import batches_of, in_parts
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
-from aerotrain.data.prepare.layout import Plan, PlannedPartition
-from aerotrain.data.prepare.plan import make_plan
+from aerotrain.data.prepare.plan import DatasetPlan, make_plan
 from aerotrain.data.records import Column, encoded_frames
 from aerotrain.data.records.framing import FramingError, framed, read_frames
 from aerotrain.data.sources.protocol import Rejected
@@ -121,15 +121,15 @@ def _rows(count: int, records: int, label: Column | None) -> NDArray[np.int64]:
     return rows
 
 
-def _first_valid(plan: Plan, partitions: Iterable[PlannedPartition]) -> tuple[CastBatch, Schema]:
+def _first_valid(plan: DatasetPlan, partitions: Iterable[Fragments]) -> tuple[CastBatch, Schema]:
     """The first batch that has a valid record, and the schema.
 
     Raises:
         FinalError: there is none.
     """
     rejected: Sequence[Rejected] = ()
-    for planned in partitions:
-        for batch, schema in batches_of(plan, planned):
+    for fragments in partitions:
+        for batch, schema in batches_of(plan, fragments):
             for part in in_parts(batch, schema):
                 fit = cast_to_schema(part, schema, plan.rules)
                 if len(fit.rows):

@@ -1,46 +1,40 @@
-"""The second step of ``prepare``: read the fragments of partitions and write their shards.
-
-A partition is written completely or not at all, so a task that was interrupted goes on with the
-first one that is missing.
-"""
+"""The second step of ``prepare``: read the fragments of partitions and write their shards."""
 
 import ctypes
-import json
+import hashlib
 from collections import Counter
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError, counted
-from aerotrain.contract.layout import STATISTICS, dataset_key
+from aerotrain.contract.layout import PARTS
 from aerotrain.contract.preparing import PartitionArguments
-from aerotrain.data.dataset import Split
-from aerotrain.data.prepare.batch_writer import BatchWriter, batches_of
-from aerotrain.data.prepare.duplicates import check_unique
-from aerotrain.data.prepare.layout import (
-    Plan,
-    PlannedPartition,
+from aerotrain.data.dataset import Shard, Split
+from aerotrain.data.partitions import (
+    NUMBER,
+    Fragments,
+    Quarantine,
     WrittenPartition,
-    known_partition_key,
-    numbers_of_task,
-    partition_key,
-    partition_keys_key,
-    partition_statistics_key,
-    quarantine_key,
+    write_partitions,
 )
-from aerotrain.data.prepare.quarantine import Quarantine
-from aerotrain.data.prepare.shards import write_shards
-from aerotrain.data.prepare.shuffle import ExternalShuffle
+from aerotrain.data.prepare.batch_writer import BatchWriter, batches_of
+from aerotrain.data.prepare.duplicates import KEYS, check_unique
+from aerotrain.data.prepare.plan import DatasetPlan, as_json
+from aerotrain.data.prepare.shuffle import Attributes, ExternalShuffle
 from aerotrain.data.prepare.splitting import Stratifier, splits_of
+from aerotrain.data.records.encoding import content_of
 from aerotrain.replica import Replica
-from aerotrain.store import MissingError, Store, open_store
+from aerotrain.store import open_store
+
+#: The file of the statistics of a partition's records.
+STATISTICS = f"{PARTS}/{NUMBER}.statistics.json"
 
 #: A number of shards that costs little, even if most of them are empty.
 _FEW_SHARDS = 100
-
-#: The file of a partition's key hashes in the scratch folder.
-_KEYS = "keys"
 
 #: Freed bytes that the process keeps; the arrays of one batch are a few times 4 MiB.
 _KEPT_BYTES = 64 * 2**20
@@ -50,43 +44,15 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def run(replica: Replica) -> dict[str, int]:
-    """Write the shards of some partitions, one after another, except those that are written.
-
-    Returns:
-        ``{"first": …, "count": …, "records": how many the partitions have}``.
-
-    Raises:
-        FinalError: there is no such partition, or more than ``max_rejected`` records of one are
-            rejected.
-    """
-    arguments = PartitionArguments.of(replica.job.arguments)
-    store, root = open_store(arguments.dataset), open_store(replica.job.store)
-    plan = Plan.read(store)
-    count = len(plan.partitions)
-    numbers, done = numbers_of_task(store, arguments.first, arguments.count, count)
+    """Write the shards of some partitions; returns and raises as ``write_partitions``."""
+    given = PartitionArguments.of(replica.job.arguments)
+    plan = DatasetPlan.read(open_store(given.dataset))
     keep_freed_memory()
-    records = 0
-    for number in numbers:
-        if number in done:
-            written = WrittenPartition.from_json(store.get(partition_key(number)))
-        else:
-            written = _copied_or_written(plan, number, store, root, replica.scratch)
-        records += written.records
-    return {"first": arguments.first, "count": arguments.count, "records": records}
 
+    def write(fragments: Fragments, quarantine: Quarantine, folder: Path) -> WrittenPartition:
+        return _write(plan, fragments, quarantine, folder)
 
-def _copied_or_written(
-    plan: Plan, number: int, store: Store, root: Store, scratch: Path
-) -> WrittenPartition:
-    """Copy the partition from an earlier data set that has it, or write it."""
-    known = _copy_known(root, store, plan, number)
-    written = known or _write(plan, number, store, scratch)
-    _remember(root, store, plan, number)
-    store.put(partition_key(number), written.to_json().encode())
-    how = "is copied from an earlier data set" if known else "is written"
-    records = counted(written.records, "record")
-    print(f"partition {number} {how}: {records}, {written.rejected:,} in quarantine")
-    return written
+    return write_partitions(replica, plan, given.dataset, given.first, given.count, write)
 
 
 def keep_freed_memory() -> None:
@@ -101,72 +67,10 @@ def keep_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-def _remember(root: Store, store: Store, plan: Plan, partition: int) -> None:
-    """Record at the top of the store where this partition was written."""
-    where = {"dataset": store.url.rpartition("/")[2], "part": partition}
-    root.put(known_partition_key(plan.partitions[partition]), (json.dumps(where) + "\n").encode())
-
-
-def _copy_known(root: Store, store: Store, plan: Plan, partition: int) -> WrittenPartition | None:
-    """Copy the partition from a data set that has it; None if no data set has all of it.
-
-    The shards are renamed to the number that the partition has in this plan.
-    """
-    try:
-        known = json.loads(root.get(known_partition_key(plan.partitions[partition])))
-        old, number = dataset_key(known["dataset"]), known["part"]
-        new = dataset_key(store.url.rpartition("/")[2])
-        written = WrittenPartition.from_json(root.get(f"{old}/{partition_key(number)}"))
-        splits = {}
-        for name, split in written.splits.items():
-            shards = []
-            for shard in split.shards:
-                file = shard.file.replace(f"-{number:05d}-", f"-{partition:05d}-", 1)
-                root.copy(f"{old}/{shard.file}", f"{new}/{file}")
-                shards.append(replace(shard, file=file))
-            splits[name] = Split(shards=tuple(shards), classes=split.classes)
-        root.copy(
-            f"{old}/{partition_statistics_key(number)}",
-            f"{new}/{partition_statistics_key(partition)}",
-        )
-        if written.has_keys:
-            root.copy(
-                f"{old}/{partition_keys_key(number)}", f"{new}/{partition_keys_key(partition)}"
-            )
-        if written.rejected:
-            root.copy(f"{old}/{quarantine_key(number)}", f"{new}/{quarantine_key(partition)}")
-    except MissingError:
-        return None  # the earlier data set was deleted, or never completed
-    return replace(written, splits=splits)
-
-
-def _write(plan: Plan, number: int, store: Store, scratch: Path) -> WrittenPartition:
-    """Write one partition and upload it to the store."""
-    key = quarantine_key(number)
-    quarantine = Quarantine(
-        scratch / "quarantine.jsonl", plan.rules.max_rejected, f"{store.url}/{key}"
-    )
-    try:
-        written = write_partition(
-            plan, PlannedPartition.read(store, number), number, scratch, quarantine
-        )
-    finally:
-        if quarantine.path.exists():
-            store.upload(quarantine.path, key)
-    for split in written.splits.values():
-        for shard in split.shards:
-            store.upload(scratch / shard.file, shard.file)
-            (scratch / shard.file).unlink()
-    store.upload(scratch / STATISTICS, partition_statistics_key(number))
-    if written.has_keys:
-        store.upload(scratch / _KEYS, partition_keys_key(number))
-    return written
-
-
-def write_partition(
-    plan: Plan, planned: PlannedPartition, number: int, folder: Path, quarantine: Quarantine
+def _write(
+    plan: DatasetPlan, fragments: Fragments, quarantine: Quarantine, folder: Path
 ) -> WrittenPartition:
-    """Write the shards of one partition of ``plan``, and its statistics, into ``folder``.
+    """Write the shards of one partition, and its statistics, into ``folder``.
 
     Raises:
         FinalError: too many records are rejected, or a key occurs twice; the message names them.
@@ -174,27 +78,30 @@ def write_partition(
     """
     schema, rules = plan.schema, plan.rules
     shuffle = ExternalShuffle(folder, rules.seed)
-    with quarantine:
-        writer = BatchWriter(rules, shuffle, quarantine)
-        for batch, schema in batches_of(plan, planned):
-            writer.write(batch, schema)
-        quarantine.check()
+    writer = BatchWriter(rules, shuffle, quarantine)
+    for batch, schema in batches_of(plan, fragments):
+        writer.write(batch, schema)
+    quarantine.check()
     shuffle.finish()
-    _check_shards(plan.shards_per_partition, shuffle.records)
-    has_keys = writer.has_keys and shuffle.records > 0
+    records = shuffle.records
+    _check_shards(plan.shards_per_partition, records)
+    has_keys = writer.has_keys and records > 0
     if has_keys:
-        check_unique(plan, planned, shuffle, folder / _KEYS)
+        check_unique(plan, fragments, shuffle, folder / PurePath(KEYS).name)
     if rules.split_by["way"] == "stratified":
         _stratify(plan, shuffle, writer)
-    splits = write_shards(shuffle, plan, number, folder, has_labels=writer.has_labels)
-    (folder / STATISTICS).write_text(writer.statistics.to_json())
+    splits = write_shards(shuffle, plan, folder, has_labels=writer.has_labels)
+    (folder / PurePath(STATISTICS).name).write_text(writer.statistics.to_json())
+    shards = [shard.file for split in splits.values() for shard in split.shards]
     return WrittenPartition(
-        schema=schema if any(split.records for split in splits.values()) else None,
-        splits=splits,
-        has_keys=has_keys,
-        rejected=quarantine.count,
-        first_rejected=quarantine.first,
-        rounded=writer.rounded,
+        records=records,
+        files=[*shards, STATISTICS, *([KEYS] if has_keys else [])],
+        about={
+            "schema": as_json(schema) if records else None,
+            "splits": {name: split.to_dict() for name, split in splits.items()},
+            "has_keys": has_keys,
+            "rounded": dict(writer.rounded),
+        },
     )
 
 
@@ -211,7 +118,7 @@ def _check_shards(shards: int, records: int) -> None:
         )
 
 
-def _stratify(plan: Plan, shuffle: ExternalShuffle, writer: BatchWriter) -> None:
+def _stratify(plan: DatasetPlan, shuffle: ExternalShuffle, writer: BatchWriter) -> None:
     """Set the splits of all records, of which each class is divided by the shares."""
     splits = plan.rules.splits
     if len(plan.partitions) > 1 and not writer.has_keys:
@@ -224,3 +131,106 @@ def _stratify(plan: Plan, shuffle: ExternalShuffle, writer: BatchWriter) -> None
         counts.update(dict(zip(strata.tolist(), each.tolist(), strict=True)))
     stratifier = Stratifier(counts, splits)
     shuffle.assign(lambda records: stratifier.splits_of(records["stratum"], records["hash"]))
+
+
+# --- shards
+
+
+def write_shards(
+    shuffle: ExternalShuffle, plan: DatasetPlan, folder: Path, *, has_labels: bool
+) -> dict[str, Split]:
+    """Write the records of ``shuffle``, which have their final splits, to files in ``folder``.
+
+    Returns:
+        The shards by split, with the count of each label if there are labels.
+    """
+    names = sorted(plan.rules.splits)
+    totals = [Totals() for _ in names]
+    for attributes in shuffle.attributes():
+        for split, each in enumerate(totals):
+            each.add(attributes[attributes["split"] == split])
+    numbers = [
+        ShardNumbers(each, plan.shards_per_partition, plan.rules.shard_bytes) for each in totals
+    ]
+    written: dict[str, list[Shard]] = {name: [] for name in names}
+    open_files: dict[str, _ShardFile] = {}
+    for frames, attributes in shuffle.sorted():
+        for split, name in enumerate(names):
+            rows = np.flatnonzero(attributes["split"] == split)
+            shards = numbers[split].of(attributes["length"][rows])
+            for shard in np.unique(shards):
+                key = f"{name}-{NUMBER}-{shard:03d}.tfrecord"
+                if name not in open_files or open_files[name].key != key:
+                    if name in open_files:
+                        written[name].append(open_files[name].close())
+                    open_files[name] = _ShardFile(folder, key)
+                open_files[name].write(frames.take(pa.array(rows[shards == shard])))
+    for name, file in open_files.items():
+        written[name].append(file.close())
+    return {
+        name: Split(shards=tuple(written[name]), classes=dict(each.labels) if has_labels else {})
+        for name, each in zip(names, totals, strict=True)
+    }
+
+
+@dataclass
+class Totals:
+    """The records of one split: their number, their bytes, and how many have each label."""
+
+    records: int = 0
+    bytes: int = 0
+    largest: int = 0
+    labels: Counter[int] = field(default_factory=Counter)
+
+    def add(self, attributes: Attributes) -> None:
+        lengths = attributes["length"]
+        self.records += len(lengths)
+        self.bytes += int(lengths.sum())
+        self.largest = max(self.largest, int(lengths.max(initial=0)))
+        labels, counts = np.unique(attributes["label"], return_counts=True)
+        self.labels.update(dict(zip(labels.tolist(), counts.tolist(), strict=True)))
+
+
+class ShardNumbers:
+    """The shards of the records of one split, given their lengths in order.
+
+    Shards are near ``shard_bytes``; there are at least ``least``, unless some would be empty.
+    """
+
+    def __init__(self, totals: Totals, least: int, shard_bytes: int) -> None:
+        shards = -(-totals.bytes // shard_bytes)
+        # A record that is larger than an average shard might leave one empty.
+        self._by_size = shards > least and totals.largest * shards <= totals.bytes
+        self._total = totals.bytes if self._by_size else totals.records
+        self._shards = shards if self._by_size else min(max(least, shards), totals.records)
+        self._before = 0
+
+    def of(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The shard of each of the next records."""
+        units = lengths if self._by_size else np.ones_like(lengths)
+        ends = self._before + np.cumsum(units)
+        self._before = int(ends[-1]) if len(ends) else self._before
+        return (ends - units) * self._shards // max(1, self._total)
+
+
+class _ShardFile:
+    """A shard that is being written."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.key = key
+        self._file = (folder / key).open("wb")
+        self._digest = hashlib.sha256()
+        self._records = 0
+
+    def write(self, rows: pa.LargeBinaryArray) -> None:
+        data = content_of(rows).data
+        self._file.write(data)
+        self._digest.update(data)
+        self._records += len(rows)
+
+    def close(self) -> Shard:
+        size = self._file.tell()
+        self._file.close()
+        return Shard(
+            file=self.key, records=self._records, bytes=size, sha256=self._digest.hexdigest()
+        )

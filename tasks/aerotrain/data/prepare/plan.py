@@ -1,29 +1,133 @@
 """The first step of ``prepare``: list the source, and plan the partitions to write."""
 
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from itertools import pairwise
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
 
-from aerotrain.contract.errors import FinalError, SpecError, counted, nearest
-from aerotrain.contract.layout import PLAN, dataset_key, path_segment
+from aerotrain.contract.errors import FinalError, SpecError, nearest
+from aerotrain.contract.layout import dataset_key, latest_key, path_segment
 from aerotrain.contract.preparing import LABEL, PlanArguments
-from aerotrain.data.dataset import VERSION, Feature, Schema, load_statistics, schema_to_dict
-from aerotrain.data.hashing import fingerprint_of, short_hash
-from aerotrain.data.prepare.inferred import as_text, inferred
-from aerotrain.data.prepare.layout import (
-    Plan,
-    PlannedPartition,
-    content_rules,
-    fragments_key,
-    latest_of,
+from aerotrain.data.dataset import (
+    VERSION,
+    Feature,
+    Schema,
+    load_statistics,
+    schema_from_dict,
+    schema_to_dict,
 )
-from aerotrain.data.sources import Fragment, open_source
+from aerotrain.data.hashing import fingerprint_of
+from aerotrain.data.partitions import (
+    Fragments,
+    Plan,
+    is_finished,
+    publish_plan,
+    shuffled_together,
+)
+from aerotrain.data.sources import DeclaredSource, open_source
 from aerotrain.data.statistics.drift import check_changes, schema_changes
 from aerotrain.replica import Replica
-from aerotrain.store import MANIFEST, open_store
-from aerotrain.store.manifest import each_of
+from aerotrain.store import MissingError, Store, open_store
+
+#: What was found out about a source, for the log and the page: titles, each with a text.
+Facts = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetPlan(Plan):
+    """How a data set is to be written.
+
+    ``schema`` is None if it is known only once records are read. ``baseline`` is the fingerprint of
+    the data set finalized before, if any. ``inferred`` is what is shown of the source; nothing of
+    it decides what is written.
+    """
+
+    OUTPUT: ClassVar = "data set"
+    STEP: ClassVar = "prepare"
+    VERSION: ClassVar = VERSION
+
+    schema: Schema | None
+    rules: PlanArguments
+    shards_per_partition: int
+    baseline: str | None = None
+    inferred: Facts = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """The data set's name: a hash of everything that decides what is written."""
+        return fingerprint_of(
+            [
+                self.VERSION,
+                dict(self.source),
+                as_json(self.schema),
+                content_rules(self.rules),
+                self.partitions,
+            ]
+        )
+
+    @property
+    def folder(self) -> str:
+        return dataset_key(self.fingerprint)
+
+    @property
+    def max_rejected(self) -> int:
+        return self.rules.max_rejected
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema": as_json(self.schema),
+            "rules": asdict(self.rules),
+            "shards_per_part": self.shards_per_partition,
+            "baseline": self.baseline,
+            "inferred": self.inferred,
+        }
+
+    @classmethod
+    def fields_of(cls, data: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "schema": None if data["schema"] is None else schema_from_dict(data["schema"]),
+            "rules": PlanArguments.of(data["rules"]),
+            "shards_per_partition": data["shards_per_part"],
+            "baseline": data["baseline"],
+            "inferred": data["inferred"],
+        }
+
+
+def as_json(schema: Schema | None) -> dict[str, Any] | None:
+    """The schema as JSON, if there is one."""
+    return None if schema is None else schema_to_dict(schema)
+
+
+def content_rules(rules: PlanArguments) -> dict[str, Any]:
+    """The rules that decide the bytes of the shards."""
+    names = (
+        "splits",
+        "split_by",
+        "key",
+        "label",
+        "fill",
+        "ranges",
+        "seed",
+        "shard_bytes",
+        "shards",
+    )
+    data = asdict(rules)
+    return {name: data[name] for name in names}
+
+
+def latest_of(root: Store, name: str) -> str | None:
+    """The fingerprint of the data set of that name that was finalized last: the drift baseline."""
+    try:
+        fingerprint: str = json.loads(root.get(latest_key(name)))["fingerprint"]
+    except MissingError:
+        return None
+    return fingerprint
+
+
+def set_latest(root: Store, name: str, fingerprint: str) -> None:
+    """Make this data set the baseline of later ones."""
+    if latest_of(root, name) != fingerprint:
+        root.put(latest_key(name), (json.dumps({"fingerprint": fingerprint}) + "\n").encode())
 
 
 def run(replica: Replica) -> dict[str, Any]:
@@ -39,38 +143,21 @@ def run(replica: Replica) -> dict[str, Any]:
     arguments = PlanArguments.of(replica.job.arguments)
     plan, partitions = make_plan(arguments)
     root = open_store(replica.job.store)
-    store = root.child(dataset_key(plan.fingerprint))
-    if store.exists(MANIFEST):
-        store.put(PLAN, store.get(PLAN))  # retention sees that it is used
-        print(
-            f"already finalized: {store.url} holds this very input, there is nothing to write, and "
-            "the task partition is skipped"
-        )
+    store = root.child(plan.folder)
+    if is_finished(store):
         return {"dataset": store.url, "partitions": []}
     print(as_text("inferred of the source:", plan.inferred))
     baseline = latest_of(root, arguments.name)
     if baseline and plan.schema is not None and not arguments.allow_drift:
         _check_schema(f"{root.url}/{dataset_key(baseline)}", plan.schema, arguments.drift)
-    documents = ((fragments_key(n), each.to_json().encode()) for n, each in enumerate(partitions))
-    deque(each_of(lambda document: store.put(*document), documents), maxlen=0)
     plan = replace(plan, baseline=baseline)
-    store.put(PLAN, plan.to_json().encode())
-    fragments = counted(sum(len(each.fragments) for each in partitions), "fragment")
-    print(f"planned {store.url}: {counted(len(partitions), 'partition')} of {fragments}")
+    tasks = publish_plan(store, plan, partitions, arguments.partition_tasks)
     return {
         "dataset": store.url,
         "partitions": [
-            {"dataset": store.url, "first": part[0], "count": len(part)}
-            for part in divided(len(partitions), arguments.partition_tasks)
+            {"dataset": store.url, "first": task[0], "count": len(task)} for task in tasks
         ],
     }
-
-
-def divided(count: int, most: int) -> list[range]:
-    """The numbers from 0 up to ``count`` in at most ``most`` ranges of nearly equal length."""
-    ranges = min(count, most)
-    edges = (count * each // ranges for each in range(ranges + 1))
-    return [range(*each) for each in pairwise(edges)]
 
 
 def _check_schema(last: str, schema: Schema, drift: float) -> None:
@@ -80,8 +167,11 @@ def _check_schema(last: str, schema: Schema, drift: float) -> None:
         check_changes(schema_changes(before, schema), drift)
 
 
-def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
-    """The plan for those arguments; lists the source and reads its schema, writes nothing."""
+def make_plan(arguments: PlanArguments) -> tuple[DatasetPlan, list[Fragments]]:
+    """The plan for those arguments, and the fragments of each partition.
+
+    It lists the source and reads its schema, and writes nothing.
+    """
     for name in arguments.splits:
         if path_segment(name) != name:
             raise SpecError(
@@ -89,7 +179,7 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
                 f"{path_segment(name)!r}, or another word of letters and digits"
             )
     source = open_source(arguments.source)
-    groups = list(group_fragments(source.fragments(), arguments.part_bytes, arguments.seed))
+    groups = list(shuffled_together(source.fragments(), arguments.part_bytes, arguments.seed))
     if not groups:
         raise FinalError(
             f"the source {dict(arguments.source)} is empty: it lists no fragment; check that "
@@ -101,16 +191,16 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
         schema = source.with_missing(schema, _named_whole(arguments))
     inputs = [
         VERSION,
-        None if schema is None else schema_to_dict(schema),
+        as_json(schema),
         content_rules(arguments),
         # The fragments' own fingerprints hold the URL.
         {name: value for name, value in source.described().items() if name != "url"},
     ]
     if arguments.split_by["way"] == "stratified":
         inputs.append(len(groups) == 1)  # decides how records without keys are split
-    per_partition = shards_per_partition(arguments.shards, len(groups))
+    per_partition = -(-arguments.shards // len(groups))  # so that at least ``shards`` exist
     inputs.append(per_partition)
-    plan = Plan(
+    plan = DatasetPlan(
         source=source.described(),
         schema=schema,
         rules=arguments,
@@ -119,53 +209,9 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
             for group in groups
         ),
         shards_per_partition=per_partition,
-        inferred=inferred(source, schema, arguments),
+        inferred=_inferred(source, schema, arguments),
     )
-    return plan, [
-        PlannedPartition(fragments=[fragment.description for fragment in group]) for group in groups
-    ]
-
-
-def shards_per_partition(shards: int, partitions: int) -> int:
-    """How many shards of a split each partition writes, so that at least ``shards`` exist."""
-    return -(-shards // partitions)
-
-
-def group_fragments(
-    fragments: Iterable[Fragment], part_bytes: int, seed: int
-) -> Iterator[list[Fragment]]:
-    """The fragments of each partition, about ``part_bytes`` bytes of records together.
-
-    A fragment of unknown size is a partition of its own. The others are sorted by a hash of
-    ``seed`` and their names, so that records of distant files are shuffled together, and a changed
-    fragment changes no partition but its own.
-    """
-    sized: list[Fragment] = []
-    for fragment in fragments:
-        if fragment.bytes is None:
-            yield [fragment]
-        else:
-            sized.append(fragment)
-    sized.sort(key=lambda fragment: short_hash(str(seed), fragment.name))
-    yield from adjacent(sized, part_bytes)
-
-
-def adjacent(fragments: Iterable[Fragment], part_bytes: int) -> Iterator[list[Fragment]]:
-    """Fragments in their order, about ``part_bytes`` bytes of records together.
-
-    One of unknown size is alone.
-    """
-    group: list[Fragment] = []
-    size = 0
-    for fragment in fragments:
-        content = part_bytes if fragment.bytes is None else fragment.bytes
-        if group and size + content > part_bytes:
-            yield group
-            group, size = [], 0
-        group.append(fragment)
-        size += content
-    if group:
-        yield group
+    return plan, [[fragment.description for fragment in group] for group in groups]
 
 
 def check_rules(rules: PlanArguments, schema: Schema) -> None:
@@ -218,3 +264,49 @@ def _why_not(rule: str, feature: Feature) -> str:
     if "'category'" in rule and feature.dtype != "string" and (feature.is_float or feature.shape):
         return "it takes texts, or an integer of each record"
     return ""
+
+
+# --- what is shown of the source
+
+
+def _inferred(source: DeclaredSource, schema: Schema | None, rules: PlanArguments) -> Facts:
+    """What is known of the source before its records are read."""
+    rows = [("kind", str(source.described()["kind"])), *source.facts().items()]
+    if schema is None:
+        return [*rows, ("columns", "those of the first record of each fragment")]
+    rows += _columns(source, schema)
+    label = f"none; there is no column {rules.label!r}{nearest(rules.label, list(schema))}"
+    if rules.label in schema:
+        label = f"{rules.label}, {_type(schema[rules.label])}"
+    return [*rows, ("label", label)]
+
+
+def _columns(source: DeclaredSource, schema: Schema) -> Iterator[tuple[str, str]]:
+    declared, found = source.declared, source.found or {}
+    in_files = {new: name for name, new in declared.rename.items()}
+    for new, feature in schema.items():
+        name = in_files.get(new, new)
+        notes = [_type(feature)]
+        if name in declared.pad:
+            notes.append("lists, padded")
+        if name in declared.types:
+            words = declared.types[name]
+            notes.append("as 'types' declares" if isinstance(words, str) else ", ".join(words))
+        elif not found[name].is_float and feature.is_float:
+            gap = source.gaps[new]
+            notes.append(f"{gap.missing:,} of {gap.records:,} values are missing: NaN")
+        elif found[name].dtype == "float64":
+            notes.append("rounded from float64, which 'types' can keep")
+        if name != new:
+            notes.append(f"called {name} in the files")
+        yield f"column {new}", "; ".join(notes)
+
+
+def _type(feature: Feature) -> str:
+    return " × ".join([feature.dtype, *map(str, feature.shape)])
+
+
+def as_text(title: str, rows: Facts) -> str:
+    """The rows as a table for a log."""
+    width = max((len(name) for name, _ in rows), default=0)
+    return "\n".join([title, *(f"  {name:{width}}  {text}" for name, text in rows)])

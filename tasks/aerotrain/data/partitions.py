@@ -1,0 +1,415 @@
+"""Work on a source in partitions, in three idempotent steps: prepare a data set, or predict.
+
+A source lists its *fragments*; ``plan`` groups them into *partitions*, which ``partition`` writes,
+and ``finalize`` writes the manifest when all of them are written. A partition is written completely
+or not at all, so a task that was interrupted goes on with the first one that is missing. One that
+an earlier output has is copied from there.
+
+In the folder of the output, such as ``datasets/<fingerprint>/``: ``plan.json`` and, for each
+partition, ``plan/00003.json`` with its fragments come first; ``parts/00003.json`` comes after the
+files of that partition, such as ``quarantine/00003.jsonl`` of its rejected records;
+``manifest.json`` comes last. At the top of the store, ``parts/<fingerprint of a partition>.json``
+says where that partition was written. In the documents, a partition is a "part" and a fragment a
+"piece".
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import Any, ClassVar, Self
+
+from aerotrain.contract.errors import FinalError, counted
+from aerotrain.contract.layout import PARTS, PLAN, QUARANTINE
+from aerotrain.data.hashing import short_hash
+from aerotrain.data.sources import Fragment, Rejected
+from aerotrain.replica import Replica
+from aerotrain.store import MANIFEST, MissingError, Store, open_store
+from aerotrain.store.manifest import each_of
+
+#: How many rejected records, or missing partitions, an error names.
+SHOWN = 10
+
+#: Stands for the number of its partition in the key of a file.
+NUMBER = "{number}"
+
+_QUARANTINE = f"{QUARANTINE}{NUMBER}.jsonl"
+
+#: The fragments of one partition.
+Fragments = Sequence[Mapping[str, Any]]
+
+
+def key_of(file: str, partition: int) -> str:
+    """The key of a file of the partition, such as ``quarantine/00003.jsonl``."""
+    return file.replace(NUMBER, f"{partition:05d}")
+
+
+def partition_key(partition: int) -> str:
+    """The key of the document that exists once all files of the partition are written."""
+    return key_of(f"{PARTS}/{NUMBER}.json", partition)
+
+
+def quarantine_key(partition: int) -> str:
+    """The key of the partition's rejected records, as JSON lines."""
+    return key_of(_QUARANTINE, partition)
+
+
+def _fragments_key(partition: int) -> str:
+    return key_of(f"plan/{NUMBER}.json", partition)
+
+
+def _known_key(fingerprint: str) -> str:
+    """The key, at the top of the store, of the place where that partition was written."""
+    return f"{PARTS}/{fingerprint}.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(ABC):
+    """What is to be written: the source, as it was listed, and fingerprints of the partitions."""
+
+    #: What is written, by which step, and the version of the format of its documents.
+    OUTPUT: ClassVar[str]
+    STEP: ClassVar[str]
+    VERSION: ClassVar[int]
+
+    source: Mapping[str, Any]
+    partitions: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def folder(self) -> str:
+        """The key of the output's folder, named by a hash of all that decides what is written."""
+
+    @property
+    @abstractmethod
+    def max_rejected(self) -> int:
+        """How many records may be rejected."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of a subclass as JSON."""
+
+    @classmethod
+    @abstractmethod
+    def fields_of(cls, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a subclass, from what ``to_dict`` returned."""
+
+    def to_json(self) -> str:
+        document = {
+            "version": self.VERSION,
+            "source": dict(self.source),
+            "parts": list(self.partitions),
+            **self.to_dict(),
+        }
+        return json.dumps(document, sort_keys=True, indent=1) + "\n"
+
+    @classmethod
+    def read(cls, store: Store) -> Self:
+        """The plan of the output in ``store``.
+
+        Raises:
+            FinalError: nothing is planned there, or by another version of aerotrain.
+        """
+        try:
+            data = json.loads(store.get(PLAN))
+        except MissingError as error:
+            raise FinalError(
+                f"no {cls.OUTPUT} is planned at {store.url}; run {cls.STEP} for its source"
+            ) from error
+        if data["version"] != cls.VERSION:
+            raise FinalError(
+                f"the {cls.OUTPUT} at {store.url} was planned for version {data['version']} of the "
+                f"format, this is version {cls.VERSION}; plan it again"
+            )
+        partitions = tuple(data["parts"])
+        return cls(source=data["source"], partitions=partitions, **cls.fields_of(data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenPartition:
+    """What was written of one partition.
+
+    ``files`` are the keys of its files, with ``NUMBER`` in place of its number. ``about`` is what
+    ``finalize`` has to know of it. ``rejected`` counts the rejected records, ``first_rejected`` are
+    some of them.
+    """
+
+    records: int
+    files: Sequence[str]
+    about: Mapping[str, Any]
+    rejected: int = 0
+    first_rejected: Sequence[Rejected] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        data = json.loads(text)
+        first = [Rejected(**each) for each in data.pop("first_rejected")]
+        return cls(**data, first_rejected=first)
+
+
+class Quarantine(AbstractContextManager["Quarantine"]):
+    """Writes rejected records, with their files, offsets and reasons, to a file of JSON lines.
+
+    The file is uploaded to ``url`` later.
+    """
+
+    def __init__(self, path: Path, most: int, url: str) -> None:
+        self.count = 0
+        self.first: list[Rejected] = []
+        self._most = most
+        self._url = url
+        self._file = path.open("w")
+
+    def __exit__(self, *_error: object) -> None:
+        self._file.close()
+
+    def add(self, rejected: Sequence[Rejected]) -> None:
+        """Write rejected records to the file.
+
+        Raises:
+            FinalError: there are too many by now; the message names the first.
+        """
+        for each in rejected:
+            self._file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
+        self.count += len(rejected)
+        self.first += rejected[: SHOWN - len(self.first)]
+        if self.count > self._most and len(self.first) == SHOWN:
+            self.check()
+
+    def check(self) -> None:
+        """Raise ``FinalError`` if more than the limit were rejected."""
+        check_rejected(self.count, self.first, self._url, self._most)
+
+
+def check_rejected(count: int, first: Sequence[Rejected], url: str, most: int) -> None:
+    """Check that no more than ``most`` records were rejected.
+
+    Raises:
+        FinalError: more were; the message names the first, and ``url``, which lists all.
+    """
+    if count <= most:
+        return
+    alike: dict[tuple[str, str], list[str]] = {}
+    for each in first[:SHOWN]:
+        alike.setdefault((each.file, each.reason), []).append(each.place)
+    listed = "\n".join(
+        f"  {file} at {', '.join(places)}: {reason}" for (file, reason), places in alike.items()
+    )
+    raise FinalError(
+        f"at least {counted(count, 'record')} {'was' if count == 1 else 'were'} rejected, and "
+        f"max_rejected is {most}:\n{listed}\ncorrect them, or raise max_rejected; {url} lists them"
+    )
+
+
+# --- plan
+
+
+def adjacent(fragments: Iterable[Fragment], part_bytes: int) -> Iterator[list[Fragment]]:
+    """Fragments in their order, about ``part_bytes`` bytes of records together.
+
+    One of unknown size is alone.
+    """
+    group: list[Fragment] = []
+    size = 0
+    for fragment in fragments:
+        content = part_bytes if fragment.bytes is None else fragment.bytes
+        if group and size + content > part_bytes:
+            yield group
+            group, size = [], 0
+        group.append(fragment)
+        size += content
+    if group:
+        yield group
+
+
+def shuffled_together(
+    fragments: Iterable[Fragment], part_bytes: int, seed: int
+) -> Iterator[list[Fragment]]:
+    """The fragments of each partition, about ``part_bytes`` bytes of records together.
+
+    A fragment of unknown size is a partition of its own. The others are sorted by a hash of
+    ``seed`` and their names, so that records of distant files are shuffled together, and a changed
+    fragment changes no partition but its own.
+    """
+    sized: list[Fragment] = []
+    for fragment in fragments:
+        if fragment.bytes is None:
+            yield [fragment]
+        else:
+            sized.append(fragment)
+    sized.sort(key=lambda fragment: short_hash(str(seed), fragment.name))
+    yield from adjacent(sized, part_bytes)
+
+
+def is_finished(store: Store) -> bool:
+    """Whether the output in ``store`` is finalized; if so, retention sees that it is used."""
+    if not store.exists(MANIFEST):
+        return False
+    store.put(PLAN, store.get(PLAN))
+    print(
+        f"already finalized: {store.url} holds the output of this very input, there is nothing to "
+        "write, and the task partition is skipped"
+    )
+    return True
+
+
+def publish_plan(
+    store: Store, plan: Plan, partitions: Sequence[Fragments], most_tasks: int
+) -> list[range]:
+    """Write the plan of ``partitions``, and return the numbers of those of each mapped task."""
+    deque(each_of(lambda n: _put_fragments(store, n, partitions[n]), range(len(partitions))), 0)
+    store.put(PLAN, plan.to_json().encode())
+    fragments = counted(sum(map(len, partitions)), "fragment")
+    print(f"planned {store.url}: {counted(len(partitions), 'partition')} of {fragments}")
+    tasks = min(len(partitions), most_tasks)
+    edges = (len(partitions) * edge // tasks for edge in range(tasks + 1))
+    return [range(*ends) for ends in pairwise(edges)]
+
+
+def _put_fragments(store: Store, partition: int, fragments: Fragments) -> None:
+    document = json.dumps({"pieces": list(fragments)}) + "\n"
+    store.put(_fragments_key(partition), document.encode())
+
+
+def read_fragments(store: Store, partition: int) -> Fragments:
+    """The fragments of a planned partition."""
+    pieces: Fragments = json.loads(store.get(_fragments_key(partition)))["pieces"]
+    return pieces
+
+
+# --- partition
+
+#: Writes the files of a partition of such fragments into a folder, by the names in their keys.
+Write = Callable[[Fragments, Quarantine, Path], WrittenPartition]
+
+
+def write_partitions(
+    replica: Replica, plan: Plan, url: str, first: int, count: int, write: Write
+) -> dict[str, int]:
+    """Write ``count`` partitions of the output at ``url`` from number ``first`` on.
+
+    Those that are written are skipped, and those that are known are copied.
+
+    Returns:
+        ``{"first": …, "count": …, "records": how many the partitions have}``.
+
+    Raises:
+        FinalError: there is no such partition, or more than ``max_rejected`` records of one are
+            rejected.
+    """
+    store, root = open_store(url), open_store(replica.job.store)
+    numbers, planned = range(first, first + count), len(plan.partitions)
+    if not 0 <= numbers.start < numbers.stop <= planned:
+        raise FinalError(
+            f"there are no partitions {numbers.start} to {numbers.stop - 1}; the plan of {url} has "
+            f"{planned}, numbered from 0"
+        )
+    found = list(each_of(lambda number: _written(store, number), numbers))
+    if done := sum(each is not None for each in found):
+        print(f"{done} of {count} partitions are written already: skipped")
+    records = 0
+    for number, written in zip(numbers, found, strict=True):
+        new = written or _copied_or_written(replica, root, store, plan, number, write)
+        records += new.records
+    return {"first": first, "count": count, "records": records}
+
+
+def _copied_or_written(
+    replica: Replica, root: Store, store: Store, plan: Plan, number: int, write: Write
+) -> WrittenPartition:
+    known = _known_key(plan.partitions[number])
+    copied = _copied(root, known, plan.folder, number)
+    written = copied or _write(replica.scratch, store, plan, number, write)
+    where = {"folder": plan.folder, "part": number}
+    root.put(known, (json.dumps(where) + "\n").encode())
+    store.put(partition_key(number), written.to_json().encode())
+    how = "copied from an earlier output" if copied else "written"
+    records = counted(written.records, "record")
+    print(f"partition {number} is {how}: {records}, {written.rejected:,} in quarantine", flush=True)
+    return written
+
+
+def _copied(root: Store, known: str, folder: str, number: int) -> WrittenPartition | None:
+    """Copy the partition from an output that has it; None if no output has all of it."""
+    try:
+        place = json.loads(root.get(known))
+        old = f"{place['folder']}/{{}}".format
+        written = WrittenPartition.from_json(root.get(old(partition_key(place["part"]))))
+        for file in written.files:
+            root.copy(old(key_of(file, place["part"])), f"{folder}/{key_of(file, number)}")
+    except MissingError:
+        return None  # the earlier output was deleted, or never completed
+    return written
+
+
+def _write(scratch: Path, store: Store, plan: Plan, number: int, write: Write) -> WrittenPartition:
+    """Write one partition and upload it to the store."""
+    rejected, key = scratch / "quarantine.jsonl", quarantine_key(number)
+    quarantine = Quarantine(rejected, plan.max_rejected, f"{store.url}/{key}")
+    try:
+        with quarantine:
+            written = write(read_fragments(store, number), quarantine, scratch)
+    finally:
+        if quarantine.count:
+            store.upload(rejected, key)
+        rejected.unlink()
+    for file in written.files:
+        path = scratch / PurePath(file).name
+        store.upload(path, key_of(file, number))
+        path.unlink()
+    return replace(
+        written,
+        files=[*written.files, _QUARANTINE] if quarantine.count else written.files,
+        rejected=quarantine.count,
+        first_rejected=quarantine.first,
+    )
+
+
+def _written(store: Store, number: int) -> WrittenPartition | None:
+    try:
+        return WrittenPartition.from_json(store.get(partition_key(number)))
+    except MissingError:
+        return None
+
+
+# --- finalize
+
+
+def written_partitions(store: Store, plan: Plan) -> list[WrittenPartition]:
+    """What was written of each partition of the plan.
+
+    Raises:
+        FinalError: some are not written, or too many records of all together were rejected.
+    """
+    count = len(plan.partitions)
+    found = list(each_of(lambda number: _written(store, number), range(count)))
+    written = [each for each in found if each is not None]
+    if len(written) < count:
+        missing = [str(number) for number, each in enumerate(found) if each is None]
+        rest = ", …" if len(missing) > SHOWN else ""
+        raise FinalError(
+            f"{len(missing)} of {count} partitions of {store.url} are not written: "
+            f"{', '.join(missing[:SHOWN])}{rest}; run {plan.STEP} again with the same source; "
+            "the partitions that are written are kept"
+        )
+    check_rejected(*rejected_of(store, written), plan.max_rejected)
+    return written
+
+
+def rejected_of(
+    store: Store, partitions: Sequence[WrittenPartition]
+) -> tuple[int, list[Rejected], str]:
+    """How many records of these partitions were rejected, the first ones, and the URL of all."""
+    having = [number for number, each in enumerate(partitions) if each.rejected]
+    return (
+        sum(each.rejected for each in partitions),
+        [each for partition in partitions for each in partition.first_rejected][:SHOWN],
+        f"{store.url}/{quarantine_key(having[0]) if len(having) == 1 else QUARANTINE}",
+    )
