@@ -26,9 +26,9 @@ import tensorflow as tf
 from aerotrain.contract.errors import AerotrainError
 from aerotrain.data.dataset import Feature
 from aerotrain.serving.alias import promote, rollback
-from aerotrain.serving.client import Client, Endpoint
 from aerotrain.serving.pull import POLL
 from aerotrain.serving.requests import write_requests
+from aerotrain.serving.rest import Client, Endpoint
 from aerotrain.serving.servable import Servable
 from aerotrain.serving.serve_check import latencies, wait_until_ready
 from aerotrain.store import Store, open_store, publish

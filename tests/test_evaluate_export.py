@@ -16,7 +16,8 @@ from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Feature, load_dataset
 from aerotrain.evaluation import evaluate
 from aerotrain.serving import export
-from aerotrain.serving.servable import Servable, input_names
+from aerotrain.serving.servable import Servable
+from aerotrain.serving.signature import input_names
 from aerotrain.serving.verify import file_of
 from aerotrain.serving.versions import claim_version
 from aerotrain.store import open_store

@@ -11,8 +11,7 @@ import time
 from argparse import ArgumentParser
 from pathlib import Path
 
-from aerotrain.serving.development.models import Loaded, Models, NotFoundError, load
-from aerotrain.serving.development.server import DevelopmentServer
+from aerotrain.serving.development import DevelopmentServer, Loaded, Models, NotFoundError
 
 
 class FolderModels(Models):
@@ -28,13 +27,13 @@ class FolderModels(Models):
             numbers = [int(each.name) for each in self._versions.glob("[0-9]*")]
             newest = max(numbers, default=0)
             if newest and (self._newest is None or newest != self._newest.version):
-                self._newest = load(newest, self._versions / str(newest))
+                self._newest = Loaded.of(self._versions / str(newest))
             time.sleep(poll)
 
     def get(self, name: str, version: int | None = None) -> Loaded:
         newest = self._newest
         if newest is None or name != self._name or version not in (None, newest.version):
-            raise NotFoundError(f"Servable not found for request: {name}, {version}")
+            raise NotFoundError(f"there is no model {name}, version {version}")
         return newest
 
 

@@ -3,5 +3,6 @@
 ``servable`` makes the SavedModel of transform and model, ``verify`` loads it without Keras and
 compares predictions. ``versions`` assigns numbers, ``alias`` says which version is served, and
 ``pull`` keeps a server's folder so. A version carries ``requests`` of real records, in TensorFlow
-Serving's messages (``protocol``, ``rest``), and the names of its ``classes``.
+Serving's messages, and the names of its ``classes``; ``rest`` has its REST API, in which
+``development`` answers and ``serve_check`` asks.
 """

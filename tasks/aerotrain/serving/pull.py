@@ -34,7 +34,7 @@ class Puller:
     def __init__(self, pipeline: str, folder: Path, pinned: int | None = None) -> None:
         self._pinned = pinned
         self._store = open_store(f"{pipeline.rstrip('/').removesuffix(f'/{VERSIONS}')}/{VERSIONS}")
-        self._folder = folder
+        self.folder = folder
         self._tag: str | None = None
         self.version: str | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,13 +57,13 @@ class Puller:
         if number is None:
             raise FinalError(f"{self._store.url} has no version yet: export one")
         version = str(number)
-        changed = not (self._folder / version).exists()
+        changed = not (self.folder / version).exists()
         if changed:
             self._fetch(version)
-        for other in self._folder.iterdir():
+        for other in self.folder.iterdir():
             if _VERSION.fullmatch(other.name) and other.name != version:
                 # Not in place: what a killed puller leaves of it must not look like a version.
-                removed = self._folder / f"{_PARTIAL}{other.name}"
+                removed = self.folder / f"{_PARTIAL}{other.name}"
                 other.rename(removed)
                 shutil.rmtree(removed)
                 changed = True
@@ -71,10 +71,10 @@ class Puller:
         return changed
 
     def _fetch(self, version: str) -> None:
-        partial = self._folder / f"{_PARTIAL}{version}"
+        partial = self.folder / f"{_PARTIAL}{version}"
         try:
             fetch(self._store, version, partial)
-            partial.rename(self._folder / version)
+            partial.rename(self.folder / version)
         except (MissingError, CorruptError) as error:
             raise FinalError(f"version {version} cannot be pulled: {error}") from error
         finally:

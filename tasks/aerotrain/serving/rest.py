@@ -1,131 +1,90 @@
-"""Requests and responses of TensorFlow Serving's REST API: JSON to arrays, and arrays to JSON.
+"""TensorFlow Serving's REST API: requests and responses as arrays, and a client.
 
-https://www.tensorflow.org/tfx/serving/api_rest describes it. Errors begin as there:
-https://github.com/tensorflow/serving/blob/master/tensorflow_serving/util/json_tensor.cc.
+https://www.tensorflow.org/tfx/serving/api_rest describes it. The texts of errors are our own.
 """
 
 import base64
 import binascii
+import http.client
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.errors import FinalError, TemporaryError, nearest
 from aerotrain.data.dataset import Feature, Schema
+from aerotrain.serving.signature import Arrays, fits
 
-#: Inputs and outputs as arrays by name.
-Arrays = dict[str, Any]
-
-#: TensorFlow's names of types in messages, where they are not NumPy's.
-_TYPES = {"float32": "float", "float64": "double"}
+#: Seconds until a request has failed.
+_TIMEOUT = 30.0
 
 
 class BadRequestError(FinalError):
     """A request that the model cannot answer: status 400."""
 
 
-def request_of(body: bytes) -> dict[str, Any]:
-    """The JSON object of a request's body. Raises ``BadRequestError``."""
-    if not body:
-        raise BadRequestError("JSON Parse error: The document is empty")
-    try:
-        request = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"JSON Parse error: {error}") from error
-    if not isinstance(request, dict):
-        raise BadRequestError(f"JSON Value: {_text(request)} Is not object")
-    return request
-
-
-def inputs_of(request: Mapping[str, Any], inputs: Schema) -> tuple[Arrays, bool]:
+def inputs_of(request: Any, inputs: Schema) -> tuple[Arrays, bool]:
     """The inputs of a model, and whether they are rows: ``instances`` instead of ``inputs``.
 
-    ``inputs`` are those of the signature.
+    ``request`` is the JSON of its body, ``inputs`` are those of the signature.
 
     Raises:
         BadRequestError: they are not what the signature takes.
     """
-    if "instances" in request and "inputs" in request:
+    keys = {"instances", "inputs"}.intersection(request if isinstance(request, dict) else ())
+    if len(keys) != 1:
         raise BadRequestError(
-            "JSON Value: Not formatted correctly expecting only one of 'inputs' or 'instances' "
-            "keys to exist"
+            "a request is an object with either 'instances', a list of records, or 'inputs', the "
+            f"values of all records by input; {_taken(inputs)}"
         )
-    if "instances" in request:
-        return _of_rows(request["instances"], inputs), True
-    if "inputs" in request:
-        return _of_columns(request["inputs"], inputs), False
-    raise BadRequestError("Missing 'inputs' or 'instances' key")
+    (key,) = keys
+    if key == "inputs":
+        columns = _by_input(request[key], inputs, "'inputs'")
+    else:
+        if not isinstance(request[key], list) or not request[key]:
+            raise BadRequestError("'instances' must be a list of at least one record")
+        rows = [
+            _by_input(row, inputs, f"record {number}") for number, row in enumerate(request[key])
+        ]
+        columns = {name: [row[name] for row in rows] for name in inputs}
+    arrays = {name: _array(name, columns[name], feature) for name, feature in inputs.items()}
+    counts = {name: len(each) for name, each in arrays.items()}
+    if len({*counts.values()}) > 1:
+        counted = ", ".join(f"{name} has {count}" for name, count in sorted(counts.items()))
+        raise BadRequestError(f"inputs have different numbers of records: {counted}")
+    return arrays, key == "instances"
 
 
-def _of_rows(rows: Any, inputs: Schema) -> Arrays:
-    if not isinstance(rows, list):
-        raise BadRequestError("JSON Value: Excepting 'instances' to be an list/array")
-    if not rows:
-        raise BadRequestError("JSON Value: No values in 'instances' array")
-    if not _is_object(rows[0]):
+def _by_input(values: Any, inputs: Schema, title: str) -> Mapping[str, Any]:
+    """The values by the name of the input, which may be omitted if there is one only."""
+    if not isinstance(values, dict) or _is_base64(values):
         if len(inputs) > 1:
-            raise BadRequestError(
-                "instances is a plain list, but expecting list of objects as multiple input "
-                "tensors required as per tensorinfo_map"
-            )
-        (name,) = inputs
-        rows = [{name: each} for each in rows]
-    for number, row in enumerate(rows):
-        if not _is_object(row):
-            raise BadRequestError(f"Expecting object but got list at item {number} of input list")
-        for name in row:
-            if name not in inputs:
-                raise BadRequestError(
-                    f"Failed to process element: {number} key: {name} of 'instances' list. Error: "
-                    f"INVALID_ARGUMENT: JSON object: does not have named input: {name} "
-                    f"({difference(row, inputs)})"
-                )
-        if set(row) != set(inputs):
-            raise BadRequestError(
-                f"Failed to process element: {number} of 'instances' list. JSON object: "
-                f"{_text(row)} keys must be equal to: {','.join(sorted(inputs))} "
-                f"({difference(row, inputs)})"
-            )
-    return {name: _array(name, [row[name] for row in rows], each) for name, each in inputs.items()}
+            raise BadRequestError(f"{title} must name its inputs; {_taken(inputs)}")
+        return dict.fromkeys(inputs, values)
+    if values.keys() != inputs.keys():
+        raise BadRequestError(f"{title} has other inputs: {_difference(values, inputs)}")
+    return values
 
 
-def _of_columns(columns: Any, inputs: Schema) -> Arrays:
-    if not _is_object(columns):
-        if len(inputs) > 1:
-            raise BadRequestError(
-                "inputs is a plain value/list, but expecting an object as multiple input tensors "
-                "required as per tensorinfo_map"
-            )
-        (name,) = inputs
-        columns = {name: columns}
-    for name in inputs:
-        if name not in columns:
-            raise BadRequestError(
-                f"Missing named input: {name} in 'inputs' object. ({difference(columns, inputs)})"
-            )
-    return {name: _array(name, columns[name], each) for name, each in inputs.items()}
-
-
-def difference(given: Collection[str], inputs: Schema) -> str:
+def _difference(given: Collection[str], inputs: Schema) -> str:
     """Which inputs are missing in ``given``, which there are not, and which the model takes."""
     absent = inputs.keys() - given
-    missing = ", ".join(sorted(absent))
-    unknown = ", ".join(
+    unknown = (
         # An input has underscores for what its column has besides letters and digits of ASCII.
         name + (nearest(name, absent) or nearest(re.sub("[^A-Za-z0-9]", "_", name), absent))
         for name in sorted({*given} - inputs.keys())
     )
-    takes = ", ".join(f"{name} ({inputs[name].dtype})" for name in sorted(inputs))
-    parts = [f"missing: {missing}" if missing else "", f"unknown: {unknown}" if unknown else ""]
-    return "; ".join([*filter(None, parts), f"the model takes {takes}"])
+    named = {"missing": ", ".join(sorted(absent)), "unknown": ", ".join(unknown)}
+    parts = (f"{title}: {names}" for title, names in named.items() if names)
+    return "; ".join([*parts, _taken(inputs)])
 
 
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict) and not _is_base64(value)
+def _taken(inputs: Schema) -> str:
+    return "the model takes " + ", ".join(f"{n} ({inputs[n].dtype})" for n in sorted(inputs))
 
 
 def _is_base64(value: Any) -> bool:
@@ -133,85 +92,66 @@ def _is_base64(value: Any) -> bool:
 
 
 def _array(name: str, values: Any, feature: Feature) -> Any:
-    """Nested lists as an array of the feature's dtype; messages call it the input ``name``."""
-    shape = _shape(values)
-    flat: list[Any] = []
+    """Nested lists as an array ``(records, *shape)`` of the feature's dtype.
+
+    Raises:
+        BadRequestError: a value has another type, or the lists another shape.
+    """
     try:
-        _flatten(values, shape, feature.dtype, flat)
-    except BadRequestError as error:
-        number = len(flat) // max(1, prod(shape[1:]))
+        nested = np.array(values, dtype=object)
+    except ValueError:  # lists and values at one level
+        nested = np.empty(1, dtype=object)
+        nested[0] = values
+    per_record = max(1, prod(nested.shape[1:]))
+    converted: list[Any] = []
+    for place, value in enumerate(nested.ravel().tolist()):
+        try:
+            converted.append(_value(value, feature.dtype))
+        except ValueError as error:
+            shown = json.dumps(value)
+            raise BadRequestError(
+                f"the input {name!r} of record {place // per_record}, counted from 0: "
+                f"{shown if len(shown) <= 200 else f'{shown[:200]}…'} is {error}"
+            ) from error
+    if not nested.ndim or not fits(nested.shape[1:], feature.shape):
         raise BadRequestError(
-            f"{error}; this is the input {name!r} of record {number}, counted from 0"
-        ) from error
+            f"the input {name!r} has the shape {nested.shape}, and must have {feature.shape} for "
+            "each record"
+        )
     dtype = object if feature.dtype == "string" else feature.dtype
     try:
-        return np.array(flat, dtype).reshape(shape)
+        return np.array(converted, dtype).reshape(nested.shape)
     except OverflowError as error:
-        raise BadRequestError(f"JSON Value: {error}; this is in the input {name!r}") from error
-
-
-def _shape(values: Any) -> list[int]:
-    if not isinstance(values, list):
-        return []
-    return [len(values), *(_shape(values[0]) if values else [])]
-
-
-def _flatten(values: Any, shape: Sequence[int], dtype: str, flat: list[Any]) -> None:
-    if not isinstance(values, list):
-        if shape:
-            raise BadRequestError(f"JSON Value: {_text(values)} found at incorrect level")
-        flat.append(_value(values, dtype))
-        return
-    if not shape:
-        raise BadRequestError("Encountered list at unexpected level")
-    if len(values) != shape[0]:
-        raise BadRequestError(
-            f"Encountered list at unexpected size: {len(values)} expected size: {shape[0]}"
-        )
-    for each in values:
-        _flatten(each, shape[1:], dtype, flat)
+        raise BadRequestError(f"the input {name!r} has a number beyond {dtype}: {error}") from error
 
 
 def _value(value: Any, dtype: str) -> Any:
+    """A value of JSON as one of ``dtype``. Raises ``ValueError``."""
+    hint = ""
     if dtype == "string":
         if _is_base64(value):
             try:
                 return base64.b64decode(value["b64"], validate=True)
             except binascii.Error as error:
-                raise BadRequestError("Unable to base64 decode") from error
+                raise ValueError(f"no base64: {error}") from error
         if isinstance(value, str):
             return value.encode()
+        hint = 'send a missing text as ""'
     elif dtype == "bool":
         if isinstance(value, bool):
             return value
-    elif (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and ("float" in dtype or isinstance(value, int))
-    ):
+    elif isinstance(value, int) and not isinstance(value, bool):
         return value
-    missing = '; send a missing text as ""' if dtype == "string" else ""
-    if "float" in dtype:
-        missing = "; send a missing number as NaN"
-    raise BadRequestError(
-        f"JSON Value: {_text(value)} Type: {_json_type(value)} is not of expected type: "
-        f"{_TYPES.get(dtype, dtype)}{missing if value is None else ''}"
-    )
+    elif "float" in dtype:
+        if isinstance(value, float):
+            return value
+        hint = "send a missing number as NaN"
+    if isinstance(value, list):
+        raise ValueError("a list beside lists of another length, or beside single values")
+    raise ValueError(f"not of the type {dtype}" + (f"; {hint}" if value is None and hint else ""))
 
 
-def _json_type(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value)
-    kinds = {type(None): "Null", dict: "Object", list: "Array", str: "String"}
-    return kinds.get(type(value), "Number")
-
-
-def _text(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 500 else f"{text[:500]}…"
-
-
-def response_of(outputs: Mapping[str, Any], *, rows: bool) -> dict[str, Any]:
+def response_of(outputs: Arrays, *, rows: bool) -> dict[str, Any]:
     """The response with the outputs, as rows or as columns; a single output has no name."""
     listed = {
         name: _listed(np.asarray(each), as_bytes=name.endswith("_bytes"))
@@ -222,7 +162,7 @@ def response_of(outputs: Mapping[str, Any], *, rows: bool) -> dict[str, Any]:
     return {"outputs": next(iter(listed.values())) if len(listed) == 1 else listed}
 
 
-def instances_of(inputs: Mapping[str, Any]) -> list[Any]:
+def instances_of(inputs: Arrays) -> list[Any]:
     """The rows of a request, from which ``inputs_of`` makes these inputs again."""
     return _rows(
         {
@@ -249,8 +189,13 @@ def _is_text(strings: Any) -> bool:
 
 
 def _listed(array: Any, *, as_bytes: bool) -> Any:
+    """An array as nested lists of what JSON has."""
     if array.dtype.kind in "OS":
-        return _texts(array.tolist(), as_bytes=as_bytes)
+        values = [
+            {"b64": base64.b64encode(each).decode()} if as_bytes else each.decode(errors="replace")
+            for each in array.ravel().tolist()
+        ]
+        return np.array(values, object).reshape(array.shape).tolist()
     if array.dtype.name in ("bfloat16", "float16"):
         array = array.astype(np.float32)
     if array.dtype == np.float32:  # the shortest decimals that are the same float32
@@ -259,14 +204,83 @@ def _listed(array: Any, *, as_bytes: bool) -> Any:
     return array.tolist()
 
 
-def _texts(value: Any, *, as_bytes: bool) -> Any:
-    if isinstance(value, list):
-        return [_texts(each, as_bytes=as_bytes) for each in value]
-    if as_bytes:
-        return {"b64": base64.b64encode(value).decode()}
-    return value.decode("utf-8", "replace")
+@dataclass(frozen=True)
+class Endpoint:
+    """A version of a model at a server.
+
+    If ``version`` is None, it is the one that is served.
+    """
+
+    host: str
+    port: int
+    model: str
+    version: int | None = None
+
+    @property
+    def path(self) -> str:
+        path = f"/v1/models/{self.model}"
+        return path if self.version is None else f"{path}/versions/{self.version}"
 
 
-def json_of(document: Mapping[str, Any]) -> bytes:
-    """A response as JSON, with NaN and Infinity as JavaScript writes them."""
-    return json.dumps(document, indent=4, allow_nan=True).encode()
+class Client:
+    """Asks for predictions, with rows as JSON; for one thread at a time."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._connection = http.client.HTTPConnection(
+            endpoint.host, endpoint.port, timeout=_TIMEOUT
+        )
+
+    def is_ready(self) -> bool:
+        """Whether the server has loaded the version.
+
+        Raises:
+            FinalError: it has refused to load it.
+        """
+        try:
+            status = self._ask("GET", self._endpoint.path)
+        except (TemporaryError, FinalError):
+            return False  # it is not up, or does not know the version yet
+        state = status["model_version_status"][0]
+        if state["state"] == "END":
+            raise FinalError(f"the server cannot load the version: {state['status']}")
+        return bool(state["state"] == "AVAILABLE")
+
+    def predict(self, inputs: Arrays) -> Arrays:
+        """The outputs by name; a single one may have the empty name.
+
+        Raises:
+            FinalError: the server refuses the request.
+            TemporaryError: it does not answer.
+        """
+        body = json.dumps({"instances": instances_of(inputs)}).encode()
+        rows = self._ask("POST", f"{self._endpoint.path}:predict", body)["predictions"]
+        if not isinstance(rows[0], dict) or _is_base64(rows[0]):
+            return {"": np.array(_decoded(rows))}
+        return {name: np.array(_decoded([row[name] for row in rows])) for name in rows[0]}
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+        try:
+            self._connection.request(method, path, body)
+            response = self._connection.getresponse()
+            content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise TemporaryError(f"{method} {path}: the server does not answer: {error}") from error
+        if response.status != http.HTTPStatus.OK:
+            raise FinalError(
+                f"{method} {path}: {response.status} {content.decode(errors='replace').strip()}"
+            )
+        return json.loads(content)
+
+
+def _decoded(values: Any) -> Any:
+    """Nested lists, with base64 as bytes and texts as UTF-8."""
+    if isinstance(values, list):
+        return [_decoded(each) for each in values]
+    if isinstance(values, dict):
+        return base64.b64decode(values["b64"])
+    return values.encode() if isinstance(values, str) else values

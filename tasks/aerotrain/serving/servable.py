@@ -1,9 +1,7 @@
 """A trained model as a SavedModel that loads without Keras and without this project."""
 
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Schema
 from aerotrain.serving.requests import RECORDS, write_requests
+from aerotrain.serving.signature import SIGNATURE, input_names
 from aerotrain.serving.verify import close, file_of
 from aerotrain.training.input.batches import Transform, parse
 from aerotrain.training.internals import keras3, tensorflow2
@@ -22,9 +21,6 @@ from aerotrain.training.model.keras_adapter import KERAS
 #: exported model fuses other operations, and sums of rounded numbers depend on their order.
 TOLERANCES = {"bfloat16": 0.05, "float16": 0.005}
 _TOLERANCE = 1e-5
-
-#: The names of inputs that a signature keeps wherever it has them: those of Python's parameters.
-_SIGNATURE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 Features = Mapping[str, tf.Tensor]
 Outputs = dict[str, tf.Tensor]
@@ -100,7 +96,7 @@ class Servable:
         examples = tf.TensorSpec([None], tf.string, name="examples")
         inputs = {names[name]: each for name, each in _specs(self.needed).items()}
         signatures = {
-            "serving_default": tf.function(serving_default, [inputs]).get_concrete_function(),
+            SIGNATURE: tf.function(serving_default, [inputs]).get_concrete_function(),
             "serialized_examples": tf.function(
                 serialized_examples, [examples]
             ).get_concrete_function(),
@@ -224,33 +220,6 @@ class Servable:
                 "see what transform returns as x"
             )
         return {name: self._schema[name] for name in names}
-
-
-def input_names(features: Iterable[str]) -> dict[str, str]:
-    """The input of ``serving_default`` for each feature.
-
-    It has the feature's name, in which underscores replace what a signature does not accept, such
-    as spaces, dashes and letters that are not ASCII; ``x`` precedes another first character than a
-    letter, and an underscore follows a keyword of Python. Names that are then alike, but for their
-    case, are numbered: ``unit-price`` and ``unit_price`` are ``unit_price_1`` and ``unit_price``.
-    """
-    names: dict[str, str] = {}
-    taken = set()
-    for feature in sorted(features, key=lambda each: (not _is_signature_name(each), each)):
-        stem = re.sub(r"[^A-Za-z0-9_]", "_", feature)
-        stem = stem if _SIGNATURE_NAME.fullmatch(stem) else f"x{stem}"
-        stem = stem if _is_signature_name(stem) else f"{stem}_"
-        name, number = stem, 0
-        while name.lower() in taken:  # TensorFlow's operations differ by more than case
-            number += 1
-            name = f"{stem}_{number}"
-        names[feature] = name
-        taken.add(name.lower())
-    return names
-
-
-def _is_signature_name(name: str) -> bool:
-    return bool(_SIGNATURE_NAME.fullmatch(name)) and not iskeyword(name.lower())
 
 
 def _specs(schema: Schema) -> dict[str, Any]:

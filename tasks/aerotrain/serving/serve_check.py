@@ -20,8 +20,8 @@ from aerotrain.contract.steps import (
     ServeCheckArguments,
 )
 from aerotrain.replica import Replica
-from aerotrain.serving.client import Client, Endpoint
 from aerotrain.serving.requests import Exchange, read_requests
+from aerotrain.serving.rest import Client, Endpoint
 from aerotrain.serving.verify import close
 from aerotrain.serving.versions import model_name
 from aerotrain.store import CorruptError, MissingError, fetch, open_store

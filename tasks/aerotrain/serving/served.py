@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.steps import Format
-from aerotrain.data.dataset import Feature, Schema
+from aerotrain.data.dataset import Schema
 from aerotrain.serving.formats.converter import Runtime, runtime
 from aerotrain.serving.servable import Features, Outputs
-from aerotrain.serving.signature import Signature
+from aerotrain.serving.signature import SIGNATURE, Signature, loaded_inputs
 from aerotrain.store import CorruptError, MissingError, StoreRefused, fetch, open_store
 
 
@@ -32,15 +32,12 @@ class Served:
         try:
             # Kept, because its functions do not keep its variables.
             self._loaded = tf.saved_model.load(str(folder))
-            self._signature = self._loaded.signatures["serving_default"]
+            self._signature = self._loaded.signatures[SIGNATURE]
         except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
             raise FinalError(
                 f"{title} cannot be loaded: {error}; export it again, or name another"
             ) from error
-        inputs = {
-            name: Feature(spec.dtype.name, tuple(-1 if n is None else n for n in spec.shape[1:]))
-            for name, spec in self._signature.structured_input_signature[1].items()
-        }
+        inputs = loaded_inputs(self._signature)
         self._columns = Signature(title, inputs, {}).columns(schema)
         for name, column in self._columns.items():
             if schema[column].dtype != inputs[name].dtype:

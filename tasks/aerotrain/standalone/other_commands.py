@@ -138,7 +138,7 @@ def _add_serve(parser: ArgumentParser) -> None:
 
 def _serve(given: Namespace) -> None:
     """Serve the models of all pipelines, for development."""
-    from aerotrain.serving.development.server import serve
+    from aerotrain.serving.development import serve
 
     try:
         serve(given.store, given.port)

@@ -19,7 +19,7 @@ import numpy as np
 
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.steps import Format
-from aerotrain.serving.protocol import Arrays
+from aerotrain.serving.signature import Arrays
 from aerotrain.serving.verify import arrays, close, parts
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.serving.protocol import SIGNATURE, Arrays
+from aerotrain.serving.signature import SIGNATURE, Arrays
 
 #: What the converter says of operations that LiteRT does not have.
 _LACKING = re.compile(r"(?:TF Select|Custom) ops: ([\w, ]+)|'tf\.(\w+)' op")

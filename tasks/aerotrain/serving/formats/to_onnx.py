@@ -9,8 +9,7 @@ import numpy as np
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.serving.own_process import last_line
-from aerotrain.serving.protocol import SIGNATURE, Arrays
-from aerotrain.serving.signature import FILE, Signature
+from aerotrain.serving.signature import FILE, SIGNATURE, Arrays, Signature
 
 #: The newest operator set that tf2onnx writes.
 _OPSET = 18

@@ -1,0 +1,270 @@
+"""A server for development: TensorFlow Serving's REST API for the models of a store.
+
+It answers ``POST /v1/models/NAME[/versions/N]:predict``, and ``GET`` of the same path without
+``:predict`` by the status of the version. It follows the alias of each pipeline.
+"""
+
+import json
+import re
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from aerotrain.contract.errors import AerotrainError, FinalError
+from aerotrain.contract.layout import VERSIONS, is_path_segment
+from aerotrain.serving.pull import POLL, Puller
+from aerotrain.serving.requests import read_requests
+from aerotrain.serving.rest import BadRequestError, inputs_of, response_of
+from aerotrain.serving.signature import SIGNATURE, Arrays, loaded_inputs
+from aerotrain.store import MANIFEST, open_store
+
+#: The manifest of a version of a pipeline, which is written last.
+_MANIFEST = re.compile(rf"[^/]+/{VERSIONS}/[0-9]+/{MANIFEST}$")
+
+_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/(\d{1,18}))?(:predict)?")
+
+#: The most models that are loaded in advance, and that are loaded at once.
+_WARM, _MOST = 3, 16
+
+#: The most bytes of a request.
+_MOST_BYTES = 2**28
+
+
+class NotFoundError(FinalError):
+    """A model or a version that does not exist: status 404."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A version of a model, loaded as TensorFlow Serving loads it."""
+
+    version: int
+    signatures: Mapping[str, Any]
+    #: Kept, because its functions do not keep its variables.
+    module: Any
+
+    @classmethod
+    def of(cls, folder: Path) -> "Loaded":
+        """The SavedModel in a folder that its version names, which has answered its own requests.
+
+        The first answer of each size takes longer. TensorFlow Serving does the same.
+        """
+        module = tf.saved_model.load(str(folder))
+        loaded = cls(int(folder.name), module.signatures, module)
+        for exchange in read_requests(folder):
+            try:
+                _outputs(loaded.signatures[SIGNATURE], exchange.inputs)
+            except BadRequestError as error:
+                print(f"{folder}: it fails for its own request: {error}", flush=True)
+        return loaded
+
+    def predict(self, request: Any) -> dict[str, Any]:
+        """The response to the JSON of a request for predictions.
+
+        Raises:
+            BadRequestError: it is not what the signature takes.
+        """
+        name = (isinstance(request, dict) and request.get("signature_name")) or SIGNATURE
+        if not isinstance(name, str) or name not in self.signatures:
+            raise BadRequestError(
+                f"the model has no signature {name!r}; it has {', '.join(self.signatures)}"
+            )
+        signature = self.signatures[name]
+        arrays, rows = inputs_of(request, loaded_inputs(signature))
+        return response_of(_outputs(signature, arrays), rows=rows)
+
+
+def _outputs(signature: Any, inputs: Arrays) -> Arrays:
+    specs = signature.structured_input_signature[1]
+    try:
+        tensors = {name: tf.constant(each, specs[name].dtype) for name, each in inputs.items()}
+        return {name: each.numpy() for name, each in signature(**tensors).items()}
+    except (tf.errors.OpError, TypeError, ValueError) as error:
+        raise BadRequestError(str(getattr(error, "message", error))) from error
+
+
+class Models:
+    """The models below ``store``, one for each pipeline; files are kept in ``folder``.
+
+    Every ``poll`` seconds, a thread looks which versions are served. While a new one is loaded,
+    requests are answered by the one before.
+    """
+
+    def __init__(self, store: str, folder: Path, *, poll: float = POLL) -> None:
+        self._store, self._folder, self._poll = store.rstrip("/"), folder, poll
+        self._lock = threading.Lock()
+        #: By name and version, which is None for the one that is served; the last used last.
+        self._models: OrderedDict[tuple[str, int | None], _Model] = OrderedDict()
+        self._closed = threading.Event()
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+
+    def _follow(self) -> None:
+        while not self._closed.wait(self._poll):
+            with self._lock:
+                models = list(self._models.items())
+            for (name, _), model in models:
+                try:
+                    model.follow()
+                except AerotrainError as error:
+                    print(f"{name}: version {model.loaded.version} stays: {error}", flush=True)
+
+    def warm_up(self) -> None:
+        """Load the models that were exported last, before they are asked."""
+        try:
+            manifests = [e for e in open_store(self._store).list() if _MANIFEST.match(e.key)]
+        except AerotrainError as error:
+            print(f"no model is loaded in advance: {error}", flush=True)
+            return
+        manifests.sort(key=lambda each: -each.modified)
+        names = dict.fromkeys(each.key.partition("/")[0] for each in manifests)
+        for name in list(names)[:_WARM]:
+            with suppress(NotFoundError):  # it was removed meanwhile
+                self.get(name)
+
+    def get(self, name: str, version: int | None = None) -> Loaded:
+        """The version of a model that is served, or the given one, once it is loaded.
+
+        Raises:
+            NotFoundError: there is no such model or version.
+        """
+        if not is_path_segment(name):
+            raise NotFoundError(f"there is no model {name!r}")
+        with self._lock:
+            model = self._models.pop((name, version), None)
+            if model is None:
+                folder = self._folder / name / str(version or "served")
+                try:
+                    model = _Model(name, Puller(f"{self._store}/{name}", folder, version))
+                except FinalError as error:
+                    raise NotFoundError(str(error)) from error
+            self._models[name, version] = model
+            if len(self._models) > _MOST:
+                self._models.popitem(last=False)
+        return model.loaded
+
+
+class _Model:
+    """The version of one model that is in the folder of ``puller``."""
+
+    def __init__(self, name: str, puller: Puller) -> None:
+        self._name, self._puller = name, puller
+        puller.sync()
+        self.loaded = self._load()
+
+    def follow(self) -> None:
+        """Load the version that is served, if it is another one."""
+        self._puller.sync()
+        if self._puller.version != str(self.loaded.version):
+            self.loaded = self._load()
+
+    def _load(self) -> Loaded:
+        found = Loaded.of(self._puller.folder / str(self._puller.version))
+        print(f"{self._name}: version {found.version} is served", flush=True)
+        return found
+
+
+_STATUS: Mapping[type[AerotrainError], HTTPStatus] = {
+    NotFoundError: HTTPStatus.NOT_FOUND,
+    BadRequestError: HTTPStatus.BAD_REQUEST,
+}
+
+
+class DevelopmentServer(ThreadingHTTPServer):
+    """Answers for models, by default at loopback; port 0 is a free one."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, models: Models, port: int, host: str = "127.0.0.1") -> None:
+        self.models = models
+        super().__init__((host, port), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # The head and the body in one packet: for the second one, TCP would wait 40 ms.
+    wbufsize = -1
+    server: DevelopmentServer
+
+    def do_GET(self) -> None:
+        self._answer(self._status)
+
+    def do_POST(self) -> None:
+        self._answer(self._predict)
+
+    def _status(self) -> dict[str, Any]:
+        status = {"error_code": "OK", "error_message": ""}
+        version = str(self._loaded("GET", None).version)
+        state = {"version": version, "state": "AVAILABLE", "status": status}
+        return {"model_version_status": [state]}
+
+    def _predict(self) -> dict[str, Any]:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit() or int(length) > _MOST_BYTES:
+            self.close_connection = True
+            raise BadRequestError(
+                f"the request needs a Content-Length of at most {_MOST_BYTES} bytes"
+            )
+        content = self.rfile.read(int(length))
+        loaded = self._loaded("POST", ":predict")
+        try:
+            request = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise BadRequestError(f"the request is no JSON: {error}") from error
+        return loaded.predict(request)
+
+    def _loaded(self, method: str, verb: str | None) -> Loaded:
+        """The version that the path names, which ends with ``verb``."""
+        found = _PATH.fullmatch(self.path)
+        if found is None or found[3] != verb:
+            raise BadRequestError(f"there is no {method} {self.path} here")
+        return self.server.models.get(found[1], None if found[2] is None else int(found[2]))
+
+    def _answer(self, respond: Callable[[], dict[str, Any]]) -> None:
+        status = HTTPStatus.OK
+        try:
+            document = respond()
+        except AerotrainError as error:
+            status = _STATUS.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
+            document = {"error": str(error)}
+        content = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_words: Any) -> None:
+        """Log no line for each request."""
+
+
+def serve(store: str, port: int) -> None:
+    """Serve the models of all pipelines below ``store`` at a port of loopback, for ever.
+
+    It listens when the newest models are loaded.
+
+    Raises:
+        OSError: the port cannot be used.
+    """
+    with tempfile.TemporaryDirectory(prefix="aerotrain-serving-") as folder:
+        models = Models(store, Path(folder))
+        models.warm_up()
+        with DevelopmentServer(models, port) as server:
+            print(
+                f"serving {store} for development at 127.0.0.1, port {server.server_port}",
+                flush=True,
+            )
+            server.serve_forever()
