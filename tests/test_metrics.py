@@ -15,7 +15,7 @@ from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.code import UserCode, features_and_label
 from aerotrain.training.model.whole_batches import check_sharing
 from aerotrain.training.model_manifest import ModelManifest
-from aerotrain.training.steps.metric_state import MetricState, numbers
+from aerotrain.training.steps.state import MetricState, numbers
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.train import run
 from support import metric_models

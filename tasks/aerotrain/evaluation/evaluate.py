@@ -41,7 +41,7 @@ from aerotrain.training.input.record_files import streamed
 from aerotrain.training.input.shards import split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
-from aerotrain.training.steps.metric_state import numbers
+from aerotrain.training.steps.state import numbers
 
 #: The version of the format of the metrics.
 VERSION = 2

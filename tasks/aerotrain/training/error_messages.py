@@ -15,7 +15,7 @@ from aerotrain.training.input.shards import in_turn, split_of
 from aerotrain.training.input.shuffle_windows import NO_MORE
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.mistakes import explained, place_of
-from aerotrain.training.steps.slices import TOO_MANY
+from aerotrain.training.steps.microbatches import TOO_MANY
 
 #: Another process of the cluster ended, or the network between failed.
 _OTHER_FAILED = (

@@ -27,13 +27,13 @@ from aerotrain.training.model.checks import check_asynchronous, check_steps, war
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
 from aerotrain.training.steps.custom import CustomStep, ReplicatedCustomStep
-from aerotrain.training.steps.layer_state import (
+from aerotrain.training.steps.microbatches import MicrobatchStep
+from aerotrain.training.steps.remote import RemoteStep
+from aerotrain.training.steps.state import (
     aggregate_in_center,
     seed_by_replica,
     synchronize_batch_norm,
 )
-from aerotrain.training.steps.microbatches import MicrobatchStep
-from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep, inner
 from aerotrain.training.steps.updates import lock_updates
 

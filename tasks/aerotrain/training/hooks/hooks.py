@@ -16,7 +16,7 @@ from aerotrain.training.input.order import Schedule
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.callbacks import AFTER, BEFORE, Callbacks
 from aerotrain.training.step_runner import Spent, StepsRun
-from aerotrain.training.steps.metric_state import MetricState, MetricValues
+from aerotrain.training.steps.state import MetricState, MetricValues
 from aerotrain.training.steps.step import TrainStep
 
 #: The strategy whose model computes whatever a callback asks for.

@@ -19,7 +19,7 @@ from aerotrain.training.internals import keras3
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.checks import check_remainder
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.steps.metric_state import numbers
+from aerotrain.training.steps.state import numbers
 
 #: The split on which models are measured during training.
 VALIDATION_SPLIT = "validation"
