@@ -8,8 +8,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import load_dataset
 from aerotrain.evaluation import evaluate
-from aerotrain.training.input.batches import every_record
-from aerotrain.training.input.record_files import RecordFiles
+from aerotrain.training.input.batches import RecordFiles, every_record
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.code import UserCode, features_and_label

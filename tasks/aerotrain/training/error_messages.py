@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.data.dataset import Dataset
-from aerotrain.training.input.batches import every_record
-from aerotrain.training.input.record_files import RecordFiles
+from aerotrain.training.input.batches import RecordFiles, every_record
 from aerotrain.training.input.shards import in_turn, split_of
 from aerotrain.training.input.shuffle_windows import NO_MORE
 from aerotrain.training.model.code import UserCode

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.training.distribution import StrategyDistribution
+from aerotrain.training.context import StrategyDistribution
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.steps.state import LayerState, MetricState, MetricValues
 from aerotrain.training.steps.step import StepResult, read_after, unmeasured

@@ -17,7 +17,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, PeerCheckpoints
-from aerotrain.training.distribution import CreatedVariables, Distribution, StrategyDistribution
+from aerotrain.training.context import CreatedVariables, Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals.tensorflow2 import local_collectives
 from aerotrain.training.mesh.checkpoints import MeshCheckpoints, PeerMeshCheckpoints
