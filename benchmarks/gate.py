@@ -36,8 +36,7 @@ from aerotrain.serving.servable import Servable
 from aerotrain.serving.served import Served
 from aerotrain.standalone import predict
 from aerotrain.store import open_store, publish
-from aerotrain.training.input.batches import every_record
-from aerotrain.training.input.record_files import RecordFiles, streamed
+from aerotrain.training.input.batches import RecordFiles, every_record, streamed
 from benchmarks.report import in_turns, median_ratio, print_origin, print_report
 from benchmarks.shards import write_shards
 

@@ -27,8 +27,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset, Feature, Split
 from aerotrain.store import MANIFEST, open_store
-from aerotrain.training.input.batches import every_record
-from aerotrain.training.input.record_files import RecordFiles
+from aerotrain.training.input.batches import RecordFiles, every_record
 from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode

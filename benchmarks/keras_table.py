@@ -37,12 +37,12 @@ from aerotrain.evaluation.records import CANDIDATE, Block
 from aerotrain.supervisor.ports import reserved_ports
 from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.internals import keras3
-from aerotrain.training.model.callback_kinds import rows as callback_rows
+from aerotrain.training.model.callbacks import rows as callback_rows
 from aerotrain.training.model.checks import check_asynchronous
 from aerotrain.training.model.code import UserCode, features_and_label
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.custom import has_custom_step
-from aerotrain.training.steps.metric_state import flat
+from aerotrain.training.steps.state import flat
 from aerotrain.training.strategies import ENGINES
 from benchmarks.models.sharing import OWN
 

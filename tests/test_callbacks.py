@@ -13,12 +13,10 @@ from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.data.dataset import load_dataset
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.retention import Name
-from aerotrain.training.evaluator import checkpoints_to_come
-from aerotrain.training.input.batches import batch_spec, every_record
-from aerotrain.training.input.record_files import RecordFiles
+from aerotrain.training.hooks.validation import checkpoints_to_come
+from aerotrain.training.input.batches import RecordFiles, batch_spec, every_record
 from aerotrain.training.input.shards import download
-from aerotrain.training.model.callback_kinds import kind_of, rows
-from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.model.callbacks import Callbacks, kind_of, rows
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.train import run

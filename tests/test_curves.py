@@ -7,7 +7,7 @@ import pytest
 
 from aerotrain.contract.curves import MOST_POINTS, Curves, Point
 from aerotrain.store import open_store
-from aerotrain.training.background.curve_writer import CurveWriter
+from aerotrain.training.background.writers import CurveWriter
 
 
 def point(step, loss=0.5, **others):

@@ -24,7 +24,7 @@ def test_a_step_with_more_slices_than_a_message_holds_ends_with_a_sentence(tmp_p
 
     from aerotrain.contract.errors import FinalError
     from aerotrain.training.error_messages import errors_translated
-    from aerotrain.training.steps.slices import TOO_MANY
+    from aerotrain.training.steps.microbatches import TOO_MANY
 
     words = (
         f"2 root error(s) found.\n (0) {TOO_MANY} 9 slices of 4 numbers; use smaller batches\n (1)"

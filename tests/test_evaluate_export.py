@@ -21,8 +21,7 @@ from aerotrain.serving.signature import input_names
 from aerotrain.serving.verify import file_of
 from aerotrain.serving.versions import claim_version
 from aerotrain.store import open_store
-from aerotrain.training.input.batches import batch_spec, first_records, parse
-from aerotrain.training.input.record_files import RecordFiles
+from aerotrain.training.input.batches import RecordFiles, batch_spec, first_records, parse
 from aerotrain.training.input.shards import download, enough
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest

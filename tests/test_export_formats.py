@@ -19,8 +19,7 @@ from aerotrain.serving.formats.conversion import check_installed, convert
 from aerotrain.serving.formats.converter import compare, runtime
 from aerotrain.serving.servable import Servable
 from aerotrain.store import MANIFEST, fetch, open_store
-from aerotrain.training.input.batches import first_records, parse
-from aerotrain.training.input.record_files import RecordFiles
+from aerotrain.training.input.batches import RecordFiles, first_records, parse
 from aerotrain.training.input.shards import download
 
 pytestmark = pytest.mark.process

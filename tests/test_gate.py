@@ -31,7 +31,7 @@ from aerotrain.evaluation.metrics import chosen
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor, content_of
 from aerotrain.evaluation.slices import slicing_of
 from aerotrain.evaluation.verdicts import shown, unjudged
-from aerotrain.training.input.record_files import RecordFiles
+from aerotrain.training.input.batches import RecordFiles
 
 pytestmark = pytest.mark.process
 

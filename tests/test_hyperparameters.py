@@ -6,7 +6,7 @@ import json
 import pytest
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.training.model.hyperparameters import Reads
+from aerotrain.training.model.code import Reads
 
 GIVEN = {"units": 8, "drop": 0.1}
 

@@ -17,10 +17,16 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Feature, Shard
 from aerotrain.data.records import encode, framed, stacked
 from aerotrain.store import CorruptError
-from aerotrain.training.input.batches import every_record, parse, ready
+from aerotrain.training.input.batches import (
+    RecordFiles,
+    RowLayout,
+    every_record,
+    layout_of,
+    parse,
+    ready,
+    streamed,
+)
 from aerotrain.training.input.order import Order
-from aerotrain.training.input.record_files import RecordFiles, streamed
-from aerotrain.training.input.rows import RowLayout, layout_of
 from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import ON_DISK, download, share, write_index
 from aerotrain.training.input.shuffle_windows import batches_of, windows_from

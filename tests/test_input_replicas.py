@@ -9,8 +9,7 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Role
 from aerotrain.replica import Replica
 from aerotrain.supervisor.ports import reserved_addresses
-from aerotrain.training.input.service import dispatcher, input_server
-from aerotrain.training.servers import serve
+from aerotrain.training.servers import dispatcher, input_server, serve
 
 pytestmark = pytest.mark.process
 

@@ -8,14 +8,13 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import load_dataset
 from aerotrain.evaluation import evaluate
-from aerotrain.training.input.batches import every_record
-from aerotrain.training.input.record_files import RecordFiles
+from aerotrain.training.input.batches import RecordFiles, every_record
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.code import UserCode, features_and_label
 from aerotrain.training.model.whole_batches import check_sharing
 from aerotrain.training.model_manifest import ModelManifest
-from aerotrain.training.steps.metric_state import MetricState, numbers
+from aerotrain.training.steps.state import MetricState, numbers
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.train import run
 from support import metric_models

@@ -18,7 +18,7 @@ from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.lease import Lease
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
-from aerotrain.training.background.status_writer import StatusWriter
+from aerotrain.training.background.writers import StatusWriter
 
 pytestmark = pytest.mark.process
 

@@ -14,8 +14,8 @@ from aerotrain.contract.layout import CHIEF_LOG
 from aerotrain.contract.training import TrainArguments
 from aerotrain.lease import Lease
 from aerotrain.store import StoreUnavailable, open_store, publish
-from aerotrain.training.background.event_writer import EventWriter
 from aerotrain.training.background.uploader import Uploader
+from aerotrain.training.background.writers import EventWriter
 from aerotrain.training.checkpoints.interval import (
     Interval,
     OptimalInterval,

@@ -14,10 +14,14 @@ from aerotrain.evaluation.evaluate import candidate_of
 from aerotrain.replica import Replica
 from aerotrain.standalone import CHIEF
 from aerotrain.store import open_store, publish
-from aerotrain.training.checkpoints.transfer import Transfer, Variables
+from aerotrain.training.checkpoints.transfer import (
+    Transfer,
+    Variables,
+    Vocabularies,
+    vocabularies_of,
+)
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model.vocabularies import Vocabularies, vocabularies_of
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.starting_point import StartingPoint, resolve
 from aerotrain.training.train import run

@@ -18,7 +18,7 @@ from aerotrain.contract.environment import set_tensorflow_variables
 from aerotrain.contract.job import Job
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
-from aerotrain.training.distribution import wait_for_all
+from aerotrain.training.context import wait_for_all
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode

@@ -20,8 +20,8 @@ from aerotrain.training.model.code import UserCode, features_and_label
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.steps.custom import ReplicatedCustomStep, has_custom_step
-from aerotrain.training.steps.metric_state import numbers
 from aerotrain.training.steps.microbatches import MicrobatchStep
+from aerotrain.training.steps.state import numbers
 from aerotrain.training.strategies import ENGINES
 
 SIZES = (32, 32, 29, 1, 32, 2)

@@ -16,8 +16,7 @@ from aerotrain.evaluation.records import Predictor, content_of
 from aerotrain.evaluation.slices import Statistics
 from aerotrain.evaluation.worst import described, records_at
 from aerotrain.serving.servable import Servable
-from aerotrain.training.input.batches import Transform, first_records, parse
-from aerotrain.training.input.record_files import RecordFiles, streamed
+from aerotrain.training.input.batches import RecordFiles, Transform, first_records, parse, streamed
 from aerotrain.training.input.shards import TRAIN_SPLIT, enough
 
 

@@ -23,7 +23,7 @@ from aerotrain.evaluation.sums import Sums
 from aerotrain.evaluation.verdicts import FAIL, Judge, Verdict, of_batches
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
-from aerotrain.training.steps.metric_state import MetricState
+from aerotrain.training.steps.state import MetricState
 
 Functions = Mapping[str, Callable[..., Any]]
 

@@ -19,7 +19,7 @@ from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.gate import Rule
 from aerotrain.evaluation.records import Records
 from aerotrain.training.internals import keras3, tensorflow2
-from aerotrain.training.steps.metric_state import MetricState, flat
+from aerotrain.training.steps.state import MetricState, flat
 
 #: States by variable, each ``(cells, *shape)``.
 States = list[NDArray[Any]]

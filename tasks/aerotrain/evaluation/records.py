@@ -13,8 +13,7 @@ from aerotrain.data.dataset import Schema
 from aerotrain.evaluation.intervals import GROUPS
 from aerotrain.evaluation.slices import Features
 from aerotrain.serving.served import Served
-from aerotrain.training.input.batches import Transform, every_record
-from aerotrain.training.input.record_files import RecordFiles
+from aerotrain.training.input.batches import RecordFiles, Transform, every_record
 from aerotrain.training.internals import keras3, tensorflow2
 from aerotrain.training.model.keras_adapter import KERAS
 

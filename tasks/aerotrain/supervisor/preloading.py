@@ -34,7 +34,7 @@ IMPORTED = (
     "aerotrain.prediction.plan",
     "aerotrain.store.s3",
     "aerotrain.training.chief",
-    "aerotrain.training.evaluator",
+    "aerotrain.training.hooks.validation",
     "aerotrain.training.servers",
 )
 

@@ -17,16 +17,19 @@ from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.interval import checkpoint_interval
 from aerotrain.training.checkpoints.retention import NOTHING, Name
-from aerotrain.training.context import TrainingContext
-from aerotrain.training.distribution import ChiefDecisions, CreatedVariables, wait_for_all
+from aerotrain.training.context import (
+    ChiefDecisions,
+    CreatedVariables,
+    TrainingContext,
+    wait_for_all,
+)
 from aerotrain.training.error_messages import errors_translated, lost_processes_explained
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import FiniteValues, Hook, Ready, UserCallbacks
 from aerotrain.training.hooks.report import Report, StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
-from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT
-from aerotrain.training.input_pipeline import InputPipeline, check_shards
+from aerotrain.training.input_pipeline import InputPipeline, Service, check_shards
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode

@@ -9,13 +9,12 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.data.dataset import Dataset
-from aerotrain.training.input.batches import every_record
-from aerotrain.training.input.record_files import RecordFiles
+from aerotrain.training.input.batches import RecordFiles, every_record
 from aerotrain.training.input.shards import in_turn, split_of
 from aerotrain.training.input.shuffle_windows import NO_MORE
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.mistakes import explained, place_of
-from aerotrain.training.steps.slices import TOO_MANY
+from aerotrain.training.steps.microbatches import TOO_MANY
 
 #: Another process of the cluster ended, or the network between failed.
 _OTHER_FAILED = (

@@ -7,26 +7,27 @@ from functools import cached_property
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset, Split
 from aerotrain.data.records.framing import FramingError, read_frames
+from aerotrain.replica import Replica
 from aerotrain.store import open_store
 from aerotrain.training.input.batches import (
     MicrobatchSpec,
     batch_spec,
     in_microbatches,
+    layout_of,
     ready,
     untuned,
 )
 from aerotrain.training.input.order import Order, Schedule
-from aerotrain.training.input.rows import layout_of
-from aerotrain.training.input.service import Service
 from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
 from aerotrain.training.input.shuffle_windows import batches_of, windows_from
@@ -50,6 +51,53 @@ def check_shards(job: Job, arguments: TrainArguments, dataset: Dataset) -> None:
     shards = split_of(dataset, TRAIN_SPLIT).shards
     Order.of(arguments, shards)
     share(shards, 0, readers_of(job))
+
+
+@dataclass(frozen=True)
+class Service:
+    """Input by other replicas, if reading is the bottleneck: TensorFlow's tf.data service.
+
+    Each ``input`` replica reads, parses and transforms the records of its own shards repeatedly,
+    and the training replicas take whatever batch is ready. So the order of batches no longer
+    follows the seed. The service detects which input replicas are available; while one is missing,
+    the others continue, and a restarted one begins where the training began. See
+    https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
+
+    ``address`` is the dispatcher's; readers with one ``name`` share batches.
+    """
+
+    address: str
+    name: str
+
+    @classmethod
+    def of(cls, replica: Replica) -> Self | None:
+        """The service of the replica's job, if the job has input replicas."""
+        if not replica.job.count(Role.INPUT):
+            return None
+        [address] = replica.cluster[Role.DISPATCHER]
+        return cls(address, replica.attempt)
+
+    def read(self, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
+        """The batches that ``make`` reads in each ``input`` replica, without end and in any order.
+
+        It may be called while a function is traced; ``make`` is called outside of it.
+        """
+        url = f"grpc://{self.address}"
+        with tf.init_scope():
+            made = make()
+            registered = tf.data.experimental.service.register_dataset(
+                url, made, compression=None, dataset_id=self.name
+            )
+            number = registered.numpy()
+        brought = tf.data.experimental.service.from_dataset_id(
+            tf.data.experimental.service.ShardingPolicy.OFF,
+            url,
+            number,
+            element_spec=made.element_spec,
+            job_name=self.name,
+        )
+        endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+        return brought.apply(endless)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ are ended, because TensorFlow's servers do not notice the end of their chief.
 """
 
 import os
+import time
 from typing import Any
 
 import tensorflow as tf
@@ -14,10 +15,18 @@ from aerotrain.contract.replicas import CLUSTERED, Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
-from aerotrain.training.background.status_writer import StatusWriter
-from aerotrain.training.input.service import dispatcher, input_server
+from aerotrain.training.background.watchdog import answers
+from aerotrain.training.background.writers import StatusWriter
 from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
+
+#: Milliseconds after which an unresponsive replica is dropped, and between two heartbeats.
+_LOST, _BEAT = 5_000, 1_000
+
+#: Milliseconds until an iteration without readers is dropped: a restarted chief continues to read.
+_DROPPED = 600_000
+
+_SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def serve(replica: Replica) -> None:
@@ -90,3 +99,42 @@ def _config(workers: int) -> tf.compat.v1.ConfigProto:
     """
     threads = max(workers + 1, os.cpu_count() or 1)
     return tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
+
+
+def dispatcher(address: str) -> Any:
+    """The dispatcher, which tells readers the addresses of input replicas, at ``host:port``."""
+    config = tf.data.experimental.service.DispatcherConfig(
+        port=_port(address),
+        worker_timeout_ms=_LOST,
+        job_gc_check_interval_ms=_BEAT,
+        job_gc_timeout_ms=_DROPPED,
+    )
+    return tf.data.experimental.service.DispatchServer(config)
+
+
+def input_server(address: str, dispatcher: str, seconds: float) -> Any:
+    """The server of one ``input`` replica, started when the dispatcher answers; all ``host:port``.
+
+    Raises:
+        TemporaryError: the dispatcher does not answer within ``seconds``.
+    """
+    # TensorFlow would wait with Python's lock held, and this replica would send no heartbeat.
+    until = time.monotonic() + seconds
+    while not answers(dispatcher):
+        if time.monotonic() > until:
+            raise TemporaryError(
+                f"the dispatcher at {dispatcher} did not answer within {seconds:g} s; see its own "
+                "log, and try again"
+            )
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    config = tf.data.experimental.service.WorkerConfig(
+        dispatcher_address=dispatcher,
+        worker_address=address,
+        port=_port(address),
+        heartbeat_interval_ms=_BEAT,
+    )
+    return tf.data.experimental.service.WorkerServer(config)
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])

@@ -10,12 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.training.distribution import StrategyDistribution
+from aerotrain.training.context import StrategyDistribution
 from aerotrain.training.internals import tensorflow2
-from aerotrain.training.steps.clock import read_after, unmeasured
-from aerotrain.training.steps.layer_state import LayerState
-from aerotrain.training.steps.metric_state import MetricState, MetricValues
-from aerotrain.training.steps.step import StepResult
+from aerotrain.training.steps.state import LayerState, MetricState, MetricValues
+from aerotrain.training.steps.step import StepResult, read_after, unmeasured
 
 #: Steps that a closure unrolls in each turn of its loop. In every turn a worker and the ps exchange
 #: messages to agree that the loop continues. But each worker must optimize the graph of all of

@@ -17,7 +17,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, PeerCheckpoints
-from aerotrain.training.distribution import CreatedVariables, Distribution, StrategyDistribution
+from aerotrain.training.context import CreatedVariables, Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals.tensorflow2 import local_collectives
 from aerotrain.training.mesh.checkpoints import MeshCheckpoints, PeerMeshCheckpoints
@@ -27,13 +27,13 @@ from aerotrain.training.model.checks import check_asynchronous, check_steps, war
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
 from aerotrain.training.steps.custom import CustomStep, ReplicatedCustomStep
-from aerotrain.training.steps.layer_state import (
+from aerotrain.training.steps.microbatches import MicrobatchStep
+from aerotrain.training.steps.remote import RemoteStep
+from aerotrain.training.steps.state import (
     aggregate_in_center,
     seed_by_replica,
     synchronize_batch_norm,
 )
-from aerotrain.training.steps.microbatches import MicrobatchStep
-from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep, inner
 from aerotrain.training.steps.updates import lock_updates
 

@@ -18,7 +18,7 @@ def run(replica: Replica) -> str | None:
         serve(replica)
         return None
     if replica.name.role is Role.EVALUATOR:
-        from aerotrain.training.evaluator import follow
+        from aerotrain.training.hooks.validation import follow
 
         follow(replica)
         return None

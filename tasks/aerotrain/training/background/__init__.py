@@ -1,1 +1,1 @@
-"""Background threads of a training: uploads, the watchdog, the event log, curves and status."""
+"""Background threads of a training: uploads, the watchdog, and what a replica tells of itself."""

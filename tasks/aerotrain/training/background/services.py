@@ -16,10 +16,9 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.lease import Lease
 from aerotrain.replica import Replica, began
 from aerotrain.store import Store, open_store
-from aerotrain.training.background.event_writer import EventWriter, NullEventWriter
-from aerotrain.training.background.status_writer import StatusWriter
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.background.watchdog import Watchdog
+from aerotrain.training.background.writers import EventWriter, NullEventWriter, StatusWriter
 from aerotrain.training.checkpoints.retention import highest_token
 
 #: Seconds added to the progress timeout under ps, so that the launcher ends an unresponsive worker

@@ -37,10 +37,9 @@ from aerotrain.training.checkpoints.metadata import (
 )
 from aerotrain.training.checkpoints.retention import NOTHING, Name, Retention
 from aerotrain.training.checkpoints.snapshot import PackedFetch, Snapshot
-from aerotrain.training.checkpoints.transfer import Transfer, TransferredRows
+from aerotrain.training.checkpoints.transfer import Transfer, TransferredRows, vocabularies_of
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.input.order import ORDER_VERSION
-from aerotrain.training.model.vocabularies import vocabularies_of
 from aerotrain.user_code import code_of
 
 #: The prefix of TensorFlow's files in the folder of a checkpoint.

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.model.callbacks import Files
-from aerotrain.training.steps.metric_state import MetricValues
+from aerotrain.training.steps.state import MetricValues
 
 _RANDOM = "random.json"
 _METRIC_STATE = "sums.npz"

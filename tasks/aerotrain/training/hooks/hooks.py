@@ -1,22 +1,28 @@
 """The interface of hooks, the state of the loop that they share, and three of them."""
 
+import inspect
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Self
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Self
+
+import keras
 
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.layout import LOGS
 from aerotrain.data.dataset import load_statistics
 from aerotrain.training.checkpoints.checkpoints import SavedState
+from aerotrain.training.checkpoints.snapshot import random_state, restore_random_state
 from aerotrain.training.context import TrainingContext
-from aerotrain.training.hooks.local_methods import compute_locally
 from aerotrain.training.input.order import Schedule
 from aerotrain.training.input_pipeline import InputPipeline
-from aerotrain.training.model.callbacks import AFTER, BEFORE, Callbacks
+from aerotrain.training.model.callbacks import AFTER, BEFORE, Callbacks, variables_of
 from aerotrain.training.step_runner import Spent, StepsRun
-from aerotrain.training.steps.metric_state import MetricState, MetricValues
+from aerotrain.training.steps.state import MetricState, MetricValues
 from aerotrain.training.steps.step import TrainStep
 
 #: The strategy whose model computes whatever a callback asks for.
@@ -263,3 +269,65 @@ class UserCallbacks(Hook):
         if self._context.is_chief:
             function(self.watched())
         state.stop = self._context.decisions.reach(self._callbacks.stop, self._variables)
+
+
+#: Computed by a copy of the model with the current weights.
+_BY_COPY = ("evaluate", "export", "predict", "predict_on_batch", "save", "test_on_batch")
+
+#: What would train another model than the job's steps do.
+_REFUSED = ("compile", "fit", "train_on_batch")
+
+
+def compute_locally(context: TrainingContext) -> None:
+    """Let the model compute in this process alone; what it cannot is a FinalError."""
+    copy = cache(partial(_copy_of, context))
+    for name in _BY_COPY:
+        setattr(context.model, name, partial(_by_copy, context, copy, name))
+    for name in _REFUSED:
+        setattr(context.model, name, partial(_refuse, context.replica.job.strategy, name))
+
+
+def copy_variables(trained: keras.Model, copy: keras.Model, *, optimizers: bool = False) -> None:
+    """Give a copy of a model outside any strategy the values of the trained one."""
+    values = variables_of(trained, optimizers=optimizers)
+    for own, value in zip(variables_of(copy, optimizers=optimizers), values, strict=True):
+        own.assign(value.numpy())
+
+
+def _copy_of(context: TrainingContext) -> keras.Model:
+    before = random_state()  # of which new weights would draw
+    pipeline, arguments = context.pipeline, context.arguments
+    model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
+    restore_random_state(before)
+    return model
+
+
+def _by_copy(
+    context: TrainingContext,
+    copy: Callable[[], keras.Model],
+    name: str,
+    *arguments: Any,
+    **options: Any,
+) -> Any:
+    copy_variables(context.model, copy(), optimizers=True)
+    return getattr(copy(), name)(*arguments, **options)
+
+
+def _refuse(strategy: str, name: str, *_arguments: Any, **_options: Any) -> None:
+    raise FinalError(
+        f"{_caller()} calls {name} of the model that is being trained, and under {strategy!r} "
+        "several processes or devices train it by steps of their own; leave that call out, or call "
+        "it on a model that the callback creates"
+    )
+
+
+def _caller() -> str:
+    """The callback, and its line, that has called this."""
+    for frame, line in traceback.walk_stack(inspect.currentframe()):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, keras.callbacks.Callback):
+            if isinstance(owner, keras.callbacks.CallbackList):
+                break
+            file, name = Path(frame.f_code.co_filename).name, frame.f_code.co_name
+            return f"{type(owner).__name__} (line {line} of {file}, in {name})"
+    return "a callback"

@@ -13,7 +13,7 @@ from aerotrain.contract.layout import TENSORBOARD
 from aerotrain.contract.replica_status import StepTime
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Progress
-from aerotrain.training.background.curve_writer import CurveWriter
+from aerotrain.training.background.writers import CurveWriter
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.checkpoints.interval import GrowingInterval, Interval
 from aerotrain.training.context import TrainingContext

@@ -4,6 +4,5 @@
 windows, others in each epoch, of which one is in memory at a time, so that a resumed run reads
 nothing before its current window. ``shard_cache`` is a thread that downloads ``shards`` in that
 order, within a disk limit. ``shuffle_windows`` waits for them and reads the records by operations
-of a graph, also on workers. ``service`` does it in replicas of their own, ``record_files`` in the
-order of the files. ``rows`` parses records of a fixed layout, ``batches`` all others.
+of a graph, also on workers. ``batches`` parses them, and reads files in their order.
 """

@@ -16,8 +16,8 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset, Shard
 from aerotrain.store import StoreFull, StoreUnavailable, open_store
 from aerotrain.store.errors import store_error
+from aerotrain.training.input.batches import layout_of
 from aerotrain.training.input.order import Order, UpcomingWindows, Window
-from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.shards import (
     FOLDER,
     INDEX,

@@ -16,7 +16,7 @@ from aerotrain.training.checkpoints.checkpoints import (
 from aerotrain.training.checkpoints.retention import remove
 from aerotrain.training.checkpoints.snapshot import Snapshot
 from aerotrain.training.internals import tensorflow2
-from aerotrain.training.mesh.layouts import host, whole_of
+from aerotrain.training.mesh.mesh import host, whole_of
 
 #: The folder of a checkpoint's parts until the chief has merged them.
 _PARTS = "parts"

@@ -14,12 +14,11 @@ from aerotrain.contract.training import BATCH_AXIS, TrainArguments
 from aerotrain.training.input.batches import untuned
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals import keras3
-from aerotrain.training.mesh.layouts import host, replicated
-from aerotrain.training.mesh.mesh import Mesh
+from aerotrain.training.mesh.mesh import Mesh, host, replicated
 from aerotrain.training.model.checks import check_divisible, check_fixed_batch
 from aerotrain.training.step_runner import Spent, StepsRun, never
 from aerotrain.training.steps.custom import has_custom_step
-from aerotrain.training.steps.metric_state import MetricState, MetricValues
+from aerotrain.training.steps.state import MetricState, MetricValues
 from aerotrain.training.steps.step import inner, length
 
 #: The most steps in one execution. DTensor has no loops, so each step is compiled separately.

@@ -18,9 +18,8 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.training import TrainArguments
-from aerotrain.training.steps.metric_state import MetricState, MetricValues, numbers
-from aerotrain.training.steps.sharing import Counts
-from aerotrain.training.steps.step import TrainStep
+from aerotrain.training.steps.state import MetricState, MetricValues, numbers
+from aerotrain.training.steps.step import Counts, TrainStep
 
 try:
     import tf_keras

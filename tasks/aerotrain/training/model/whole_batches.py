@@ -19,9 +19,8 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.custom import WholeStepScope, has_custom_step
-from aerotrain.training.steps.metric_state import MetricValues
-from aerotrain.training.steps.sharing import Counting, Microbatch
-from aerotrain.training.steps.step import TrainStep, length
+from aerotrain.training.steps.state import MetricValues
+from aerotrain.training.steps.step import Counting, Microbatch, TrainStep, length
 
 #: The greatest relative difference that is rounding, in float32 and in shorter numbers.
 _ROUNDING, _ROUNDING_MIXED = 1e-5, 1e-2

@@ -10,12 +10,17 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.training.internals import keras3
-from aerotrain.training.steps.clock import computed_at
-from aerotrain.training.steps.finite import first_bad, updated
-from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues, flat
-from aerotrain.training.steps.sharing import Microbatch
-from aerotrain.training.steps.slices import summed
-from aerotrain.training.steps.step import StepResult, TrainStep, inner
+from aerotrain.training.steps.microbatches import summed
+from aerotrain.training.steps.state import MetricScope, MetricState, MetricValues, flat
+from aerotrain.training.steps.step import (
+    Microbatch,
+    StepResult,
+    TrainStep,
+    computed_at,
+    first_bad,
+    inner,
+    updated,
+)
 
 
 class CustomStepMetricState(MetricState):

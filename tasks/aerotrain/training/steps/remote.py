@@ -13,10 +13,8 @@ import keras
 import tensorflow as tf
 
 from aerotrain.training.internals import keras3
-from aerotrain.training.steps.clock import computed_at
-from aerotrain.training.steps.layer_state import kept_by_layers
-from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues
-from aerotrain.training.steps.step import TrainStep, inner
+from aerotrain.training.steps.state import MetricScope, MetricState, MetricValues, kept_by_layers
+from aerotrain.training.steps.step import TrainStep, computed_at, inner
 from aerotrain.training.steps.updates import fuse
 
 #: Variables up to this size are packed. For a larger one, the cost of a message is small, and of an

@@ -2,28 +2,40 @@
 
 The step does what ``keras.Model.train_step`` does, in the same order, so that one replica computes
 the losses of ``fit``. It differs in two places, both because of ``tf.distribute``: metrics are
-values (``metric_state``), and the steps are counted in a separate variable, whatever callbacks
-assign to ``optimizer.iterations``.
+values (``state``), and the steps are counted in a separate variable, whatever callbacks assign to
+``optimizer.iterations``.
+
+A microbatch is a part of a batch, which several replicas, or one after another, compute. Its loss
+is multiplied by its weight, the part of the batch's records that it has. So a mean over records, a
+regularizer, and whatever else a user adds count once in the sum over all microbatches. A loss that
+divides by something else, such as the number of steps that are not masked or the weights of
+examples, is divided by that of the whole batch.
+
+Each step is checked for values that are not finite. A bad weight need not show in the loss, for
+example where it passes a comparison. A bad gradient need not spoil a weight: it may be clipped, or
+skipped by an optimizer that scales losses. So the weights are what is checked, and of each only
+what the step has updated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from aerotrain.training.internals import keras3
-from aerotrain.training.steps.clock import unmeasured
-from aerotrain.training.steps.finite import first_bad, updated
-from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues
-from aerotrain.training.steps.sharing import Counting, Counts, Microbatch
+from aerotrain.training.internals import keras3, tensorflow2
+from aerotrain.training.steps.state import MetricScope, MetricState, MetricValues
 from aerotrain.training.steps.updates import fuse
 
 #: What a step returns: the sums with its batch added, and for how many seconds this replica
 #: computed, without waiting for its batch, for weights or for other replicas.
 StepResult = tuple[list[tf.Tensor], tf.Tensor]
+
+#: What each loss of a microbatch divides by, in the order of their computation.
+Counts = list[tf.Tensor]
 
 
 class TrainStep:
@@ -171,3 +183,138 @@ def _sum(one: Any, other: Any) -> Any:
     if one is None or other is None:
         return other if one is None else one
     return tf.convert_to_tensor(one) + tf.convert_to_tensor(other)
+
+
+class Microbatch:
+    """One microbatch, for ``keras3.sharing``; its ``weight`` is a scalar.
+
+    ``totals`` are the counts of the whole batch. Without them, each is added up over replicas
+    where the loss is computed. ``counts_all`` is for losses that may be means over something else
+    than records without a mask, such as selected values.
+    """
+
+    def __init__(
+        self, weight: tf.Tensor, *, counts_all: bool, totals: Sequence[tf.Tensor] | None = None
+    ) -> None:
+        self.weight = weight
+        self._counts_all = counts_all
+        self._totals = totals
+        self._number = 0
+
+    def of_batch(
+        self, loss: tf.Tensor, reduction: str, count: Callable[[], tf.Tensor], *, by_records: bool
+    ) -> tf.Tensor:
+        weight = tf.cast(self.weight, loss.dtype)
+        if reduction == "sum":
+            return tf.math.divide_no_nan(loss, weight)
+        if by_records and not self._counts_all:
+            return loss
+        own = counted(count(), weight)
+        total = self._total(own)
+        return loss * tf.math.divide_no_nan(own, weight * total)
+
+    def _total(self, own: tf.Tensor) -> tf.Tensor:
+        if self._totals is None:
+            replica = tf.distribute.get_replica_context()
+            return tf.stop_gradient(replica.all_reduce(tf.distribute.ReduceOp.SUM, own))
+        self._number += 1
+        return self._totals[self._number - 1]
+
+
+class Counting(Microbatch):
+    """Takes the counts of a microbatch, for the ``totals`` of its batch."""
+
+    def __init__(self, weight: tf.Tensor, *, counts_all: bool) -> None:
+        super().__init__(weight, counts_all=counts_all)
+        self.counts: Counts = []
+
+    def _total(self, own: tf.Tensor) -> tf.Tensor:
+        self.counts.append(own)
+        return own
+
+
+def counted(count: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """``count``; 0 for a microbatch that has a weight of 0, as it has no record of its own."""
+    return tf.stop_gradient(tf.where(weight > 0, count, tf.zeros_like(count)))
+
+
+def totals_of(counts: Sequence[Counts]) -> Counts:
+    """The counts of a batch, from those of this replica's microbatches, which all replicas call."""
+    own = [tf.add_n(each) for each in zip(*counts, strict=True)]
+    replica = tf.distribute.get_replica_context()
+    if not own or replica.num_replicas_in_sync == 1:
+        return own
+    return list(replica.all_reduce(tf.distribute.ReduceOp.SUM, own))
+
+
+def first_bad(known: tf.Tensor, values: Sequence[tf.Tensor], step: tf.Tensor) -> tf.Tensor:
+    """``known``, the last of ``MetricValues``, with ``step`` if it is the first bad one."""
+    found = tf.stack([tf.cast(step, known.dtype), tf.ones([], known.dtype)])
+    finite = [tf.reduce_all(tf.math.is_finite(each)) for each in values]
+    bad = tf.logical_not(tf.reduce_all(tf.stack(finite)))
+    return tf.where(tf.logical_and(bad, tf.equal(known[1], 0)), found, known)
+
+
+def updated(weights: Sequence[tf.Variable], gradients: Sequence[Any]) -> list[tf.Tensor]:
+    """Numbers that are finite if all is that ``gradients`` have updated in ``weights``.
+
+    There is one number for each device that holds weights, so that it takes one message.
+    """
+    pairs = [
+        (weight, gradient)
+        for weight, gradient in zip(weights, gradients, strict=True)
+        if gradient is not None and weight.dtype.is_floating
+    ]
+    sums = []
+    for device, group in groupby(sorted(pairs, key=_device), _device):
+        with tf.device(device):
+            sums.append(tf.add_n([_sum_of_updated(*pair) for pair in group]))
+    return sums
+
+
+def _sum_of_updated(weight: tf.Variable, gradient: Any) -> tf.Tensor:
+    """A sum is finite if its terms are; it reads them only once."""
+    if isinstance(gradient, tf.IndexedSlices):
+        rows = tf.gather(weight, gradient.indices)
+    else:
+        rows = tf.convert_to_tensor(weight)
+    # The sum of a large float16 weight would not be finite.
+    return tf.reduce_sum(tf.cast(rows, tf.float32) if rows.dtype.size < 4 else rows)
+
+
+def _device(pair: tuple[tf.Variable, Any]) -> str:
+    return str(pair[0].device)
+
+
+def read_after(*values: Any) -> tf.Tensor:
+    """The time in seconds, float64, when this machine has all ``values``; None is ignored.
+
+    Within one function, later calls are read later. It is 0 if operations are deterministic, as
+    none reads a clock then.
+    """
+    if tensorflow2.is_deterministic():
+        return unmeasured()
+    known = [each for each in tf.nest.flatten(values, expand_composites=True) if each is not None]
+    with tf.control_dependencies(known):
+        return tf.timestamp()
+
+
+def unmeasured(*_values: Any) -> tf.Tensor:
+    """The clock of what is not measured: it is always 0."""
+    return tf.zeros([], tf.float64)
+
+
+def computed_at(*values: Any) -> tf.Tensor:
+    """The same for what the replica of this context computes; 0 where that is not known.
+
+    It is not known of GPUs, which run operations later than they are enqueued, nor of a TPU, whose
+    programs have no clock. Nor is it of several replicas in one process: their clocks are read in
+    the order in which TensorFlow traces the replicas, so that one would wait, with a collective
+    operation, for the end of another one's.
+    """
+    if tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"):
+        return unmeasured()
+    strategy = tf.distribute.get_strategy()
+    if strategy.num_replicas_in_sync > 1 and len(strategy.extended.worker_devices) > 1:
+        return unmeasured()
+    return read_after(*values)

@@ -1,0 +1,270 @@
+"""What a replica tells of itself, and writes to the store: events, curves, and its status."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from aerotrain.contract.curves import Curves, Point
+from aerotrain.contract.errors import AerotrainError
+from aerotrain.contract.event_log import Event, EventType, read
+from aerotrain.contract.layout import CHIEF_LOG, CURVES
+from aerotrain.contract.replica_status import (
+    REPORTED_EVERY,
+    ProcessStatus,
+    ReplicaStatus,
+    StepTime,
+    key_of,
+)
+from aerotrain.replica import Replica, began
+from aerotrain.store import MissingError, Store, open_store
+from aerotrain.training.background.uploader import Uploader
+from aerotrain.training.checkpoints.interval import USUAL_MTBF, Interval, mean_time_between_failures
+
+
+class EventWriter:
+    """Writes events, after those of earlier processes of the same training.
+
+    ``put`` writes the whole log; the default is the ``put`` of ``store``.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        uploader: Uploader,
+        put: Callable[[str, bytes], object] | None = None,
+        *,
+        restarts: int = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._uploader = uploader
+        self._put_object = put or store.put
+        self._restarts = restarts
+        self._clock = clock
+        self._before: bytes | None = None
+        self._lines: list[str] = []
+
+    def note(
+        self,
+        event: EventType,
+        *,
+        seconds: float = 0.0,
+        step: int | None = None,
+        because: str = "",
+        times: int = 1,
+        at: float | None = None,
+    ) -> None:
+        """Add an event, at the current time or at ``at``. The uploader writes it to the store."""
+        entry = Event(
+            event=event,
+            at=round(self._clock() if at is None else at, 3),
+            seconds=round(seconds, 4),
+            step=step,
+            replica="chief",
+            restarts=self._restarts,
+            because=because,
+            times=times,
+        )
+        self._lines.append(entry.to_json() + "\n")
+        self._uploader.send("event log", self._put)
+
+    @contextmanager
+    def timed(self, event: EventType, *, step: Callable[[], int] | None = None) -> Iterator[None]:
+        """Record the duration of this scope, and the ``step`` at its end."""
+        began = self._clock()
+        yield
+        self.note(event, seconds=self._clock() - began, step=step and step())
+
+    def mean_time_between_failures(self) -> float:
+        """The mean time between failures in seconds, from the ends of earlier processes."""
+        entries = read(self._past().decode().splitlines())
+        begins = [index for index, each in enumerate(entries) if each.event is EventType.START]
+        ends = [*begins[1:], len(entries)]
+        lives = [entries[begin:end] for begin, end in zip(begins, ends, strict=True)]
+        lasted = sum(life[-1].at - life[0].at for life in lives)
+        good = (EventType.END, EventType.PREEMPTED)
+        failures = sum(all(each.event not in good for each in life) for life in lives)
+        return mean_time_between_failures(lasted, failures)
+
+    def _past(self) -> bytes:
+        """The event log of the processes before this one."""
+        if self._before is None:
+            before = b""
+            with suppress(MissingError):
+                before = self._store.get(CHIEF_LOG)
+            self._before = before  # not known if the store was unavailable
+        return self._before
+
+    def _put(self) -> None:
+        self._put_object(CHIEF_LOG, self._past() + "".join(self._lines).encode())
+
+
+class NullEventWriter(EventWriter):
+    """The event writer of a peer, which records nothing, because the chief does."""
+
+    def note(self, *_event: object, **_values: object) -> None:
+        """Do nothing; the chief records."""
+
+    def mean_time_between_failures(self) -> float:
+        """The usual value: only the chief saves."""
+        return USUAL_MTBF
+
+
+#: Seconds between two points, and between two uploads.
+_EVERY = 5.0
+
+
+class CurveWriter:
+    """Adds points to the curves of earlier processes of the same training.
+
+    ``put`` writes the object. The rest is as for ``Curves``.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        uploader: Uploader,
+        put: Callable[[str, bytes], object],
+        *,
+        steps: int,
+        data: str,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._uploader = uploader
+        self._put_object = put
+        self._now = now
+        self._lock = threading.Lock()
+        self._curves = Curves(steps, data)
+        self._has_earlier = False
+        self._point, self._upload = Interval(_EVERY, clock), Interval(_EVERY, clock)
+
+    def add(self, step: int, metrics: Mapping[str, float], *, at_once: bool = False) -> None:
+        """Add a point if one is due, or with ``at_once``; the uploader writes the curves."""
+        if self._point.due() or at_once:
+            self._add(Point(at=self._now(), step=step, metrics=metrics), at_once=at_once)
+
+    def add_epoch(self, epoch: int, step: int, metrics: Mapping[str, float]) -> None:
+        """Add the metrics of a whole epoch, counted from 0, after which ``step`` steps are done."""
+        self._add(Point(at=self._now(), step=step, metrics=metrics, epoch=epoch), at_once=False)
+
+    def publish(self) -> None:
+        """Write the curves now, in the background."""
+        self._uploader.send(CURVES, self._put)
+
+    def _add(self, point: Point, *, at_once: bool) -> None:
+        with self._lock:
+            self._curves.add(point)
+        if self._upload.due() or at_once:
+            self.publish()
+
+    def _put(self) -> None:
+        if not self._has_earlier:
+            earlier: list[Point] = []
+            with suppress(MissingError):
+                earlier = Curves.from_bytes(self._store.get(CURVES)).points
+            with self._lock:
+                own, self._has_earlier = self._curves, True
+                self._curves = Curves(own.steps, own.data, earlier)
+                for each in own.points:
+                    self._curves.add(each)
+        with self._lock:
+            content = self._curves.to_bytes()
+        self._put_object(CURVES, content)
+
+
+#: Seconds that the last report may take when the work has ended.
+_LAST_SECONDS = 1.0
+
+#: The files with the limit of this container, of cgroup v2 and v1. Without a limit they contain
+#: "max" or a number near 2^63.
+_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+_NO_LIMIT = 1 << 60
+
+
+class StatusWriter:
+    """Reports on one replica from a thread of its own; a report that fails is made again later."""
+
+    def __init__(self, store: Store, name: str, node: str) -> None:
+        #: Times of steps by replica, for the next report.
+        self.step_times: Mapping[str, StepTime] = {}
+        self._store = store
+        self._key = key_of(name)
+        self._earlier: ReplicaStatus | None = None
+        self._process = ProcessStatus(began=began(), host=node)
+        self._change = threading.Event()
+        self._ends = False
+        self._thread = threading.Thread(target=self._work, name="status", daemon=True)
+
+    @classmethod
+    @contextmanager
+    def of(cls, replica: Replica) -> Iterator[Self]:
+        """Report on ``replica`` while the scope runs, and once more at its end."""
+        writer = cls(open_store(replica.job.prefix), str(replica.name), replica.node)
+        writer._thread.start()
+        try:
+            yield writer
+        finally:
+            writer._ends = True
+            writer._change.set()
+            writer._thread.join(_LAST_SECONDS)
+
+    def ready(self) -> None:
+        """Report that this replica trains or serves; only the first call counts."""
+        if self._process.ready is None:
+            self._process = replace(self._process, ready=time.time())
+            self._change.set()
+
+    def _work(self) -> None:
+        while True:
+            self._change.clear()
+            ends = self._ends
+            # The page of the run shows less then; the training is not affected.
+            with suppress(AerotrainError, OSError):
+                self._report()
+            if ends:
+                return
+            self._change.wait(REPORTED_EVERY)
+
+    def _report(self) -> None:
+        if self._earlier is None:
+            self._earlier = ReplicaStatus(())
+            with suppress(MissingError, ValueError):
+                self._earlier = ReplicaStatus.from_json(self._store.get(self._key))
+        now, peak = _memory()
+        process = replace(
+            self._process,
+            seen=time.time(),
+            memory=now,
+            peak=peak,
+            limit=_memory_limit(),
+            step_times=self.step_times,
+        )
+        self._store.put(self._key, self._earlier.followed_by(process).to_json())
+
+
+def _memory() -> tuple[int, int]:
+    """The resident memory of this process in bytes, now and at most: proc_pid_status(5)."""
+    found = {}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmRSS", "VmHWM"):
+            found[name] = int(value.split()[0]) * 1024
+    return found["VmRSS"], found["VmHWM"]
+
+
+def _memory_limit() -> int | None:
+    """The memory limit of this container in bytes, if it has one."""
+    for file in _LIMITS:
+        with suppress(OSError, ValueError):
+            limit = int(file.read_text())
+            return limit if limit < _NO_LIMIT else None
+    return None
