@@ -104,7 +104,7 @@ def test_weights_that_differ_are_counted_with_the_greatest_difference() -> None:
 def test_why_another_training_differs_depends_on_the_strategy(
     strategy: str, deterministic: bool, words: list[str]
 ) -> None:
-    from aerotrain.reproduction.changes import why_different
+    from aerotrain.reproduction.origin import why_different
 
     said = list(why_different(strategy, deterministic=deterministic))
     assert [any(word in each for each in said) for word in words] == [True] * len(said)

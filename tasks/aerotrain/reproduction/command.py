@@ -44,8 +44,7 @@ def run(given: Namespace, environment: Mapping[str, str]) -> None:
     """Print the origin and what has changed; with ``--run``, train again and compare."""
     url = url_of(given.version, given.store)
     # These imports load TensorFlow.
-    from aerotrain.reproduction.changes import changes
-    from aerotrain.reproduction.origin import Origin, lines
+    from aerotrain.reproduction.origin import Origin, changes, lines
 
     with redirect_stdout(sys.stderr) if given.json else nullcontext():
         origin = Origin.of(url)
