@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from aerotrain.store.errors import ExistsError, StoreUnavailable, changed, replaced, store_error
-from aerotrain.store.protocol import StoredObject, Unfinished, checked_key, checked_prefix
+from aerotrain.store.protocol import StoredObject, checked_key, checked_prefix
 
 #: The name prefix of a file until it is complete. Listings skip such files.
 PARTIAL = ".aerotrain-partial-"
@@ -92,8 +92,12 @@ class LocalStore:
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         folder = checked_prefix(prefix)
         try:
-            for key, status in _files_below(str(self.root / folder), folder):
-                yield _stored(key, status)
+            for key, entry in _entries_below(str(self.root / folder), folder):
+                if not entry.name.startswith(PARTIAL):
+                    with suppress(FileNotFoundError):  # it was just deleted
+                        status = entry.stat()
+                        if stat.S_ISREG(status.st_mode):
+                            yield _stored(key, status)
         except OSError as error:
             raise store_error(error, f"{self.url}/{folder}") from error
 
@@ -118,16 +122,6 @@ class LocalStore:
                 _lock_of(path).unlink(missing_ok=True)
             _remove_empty(path.parent, self.root)
 
-    def unfinished(self) -> Iterator[Unfinished]:
-        try:
-            for key, status in _files_below(str(self.root), "", partial=True):
-                yield Unfinished(key, status.st_size, status.st_mtime)
-        except OSError as error:
-            raise store_error(error, self.url) from error
-
-    def abort(self, upload: Unfinished) -> None:
-        self.delete(upload.key)
-
     def child(self, prefix: str) -> "LocalStore":
         return LocalStore(self.root / checked_prefix(prefix))
 
@@ -143,21 +137,6 @@ class LocalStore:
 
 def _stored(key: str, status: os.stat_result) -> StoredObject:
     return StoredObject(key, status.st_size, _tag(status), status.st_mtime)
-
-
-def _files_below(
-    folder: str, prefix: str, *, partial: bool = False
-) -> Iterator[tuple[str, os.stat_result]]:
-    """Every file below ``folder``, with keys that begin with ``prefix``, sorted by key.
-
-    They are those of objects, or with ``partial`` those that no object has become.
-    """
-    for key, entry in _entries_below(folder, prefix):
-        if entry.name.startswith(PARTIAL) == partial and not entry.name.startswith(_LOCK):
-            with suppress(FileNotFoundError):  # it was just deleted
-                status = entry.stat()
-                if stat.S_ISREG(status.st_mode):
-                    yield key, status
 
 
 def _entries_below(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:

@@ -22,19 +22,6 @@ class StoredObject:
     modified: float
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """An upload without an end: its key, the bytes that it holds, and when it began.
-
-    ``upload`` is the id of a multipart upload; that of a folder is a file with this key.
-    """
-
-    key: str
-    size: int
-    modified: float
-    upload: str = ""
-
-
 class Store(Protocol):
     """Objects by key under one URL. Besides the errors it names, each method may raise:
 
@@ -102,14 +89,6 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Delete one object; a missing one is not an error."""
-        ...
-
-    def unfinished(self) -> Iterator[Unfinished]:
-        """The uploads that have not ended, of processes that run or were killed."""
-        ...
-
-    def abort(self, upload: Unfinished) -> None:
-        """Remove what an unfinished upload holds; one that has ended is not an error."""
         ...
 
     def child(self, prefix: str) -> "Store":
