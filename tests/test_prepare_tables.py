@@ -16,7 +16,7 @@ from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.data import hashing
 from aerotrain.data.dataset import Feature, load_dataset, load_statistics
 from aerotrain.data.hashing import Hashes
-from aerotrain.data.partitions import shuffled_together
+from aerotrain.data.partitions import grouped
 from aerotrain.data.prepare import batch_writer, duplicates
 from aerotrain.data.records import read_frames
 from aerotrain.data.sources import Fragment, SourceError, lines, text
@@ -138,14 +138,14 @@ def test_fragments_are_grouped_by_size_in_an_order_of_the_seed() -> None:
         Fragment(name=f"{number}", fingerprint=f"{number}", bytes=10, description={})
         for number in range(100)
     ]
-    groups = list(shuffled_together(fragments, 95, seed=0))
+    groups = list(grouped(fragments, 95, seed=0))
     assert [len(group) for group in groups] == [9] * 11 + [1]
     assert sorted(fragment.name for group in groups for fragment in group) == sorted(
         fragment.name for fragment in fragments
     )
-    assert groups != list(shuffled_together(fragments, 95, seed=1))
+    assert groups != list(grouped(fragments, 95, seed=1))
     unknown = [Fragment(name="x", fingerprint="x", bytes=None, description={})] * 3
-    assert [len(group) for group in shuffled_together(unknown, 95, seed=0)] == [1, 1, 1]
+    assert [len(group) for group in grouped(unknown, 95, seed=0)] == [1, 1, 1]
 
 
 # --- splits

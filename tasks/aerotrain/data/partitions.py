@@ -139,6 +139,35 @@ class WrittenPartition:
         return cls(**data, first_rejected=first)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rejections:
+    """How many records were rejected, the first of them, and where all are listed."""
+
+    count: int = 0
+    first: Sequence[Rejected] = ()
+    url: str = ""
+
+    def check(self, most: int) -> None:
+        """Check that no more than ``most`` records were rejected.
+
+        Raises:
+            FinalError: more were; the message names the first, and ``url``, which lists all.
+        """
+        if self.count <= most:
+            return
+        alike: dict[tuple[str, str], list[str]] = {}
+        for each in self.first:
+            alike.setdefault((each.file, each.reason), []).append(each.place)
+        listed = "\n".join(
+            f"  {file} at {', '.join(places)}: {reason}" for (file, reason), places in alike.items()
+        )
+        were = f"{counted(self.count, 'record')} {'was' if self.count == 1 else 'were'}"
+        raise FinalError(
+            f"at least {were} rejected, and max_rejected is {most}:\n{listed}\n"
+            f"correct them, or raise max_rejected; {self.url} lists them"
+        )
+
+
 class Quarantine(AbstractContextManager["Quarantine"]):
     """Writes rejected records, with their files, offsets and reasons, to a file of JSON lines.
 
@@ -146,10 +175,8 @@ class Quarantine(AbstractContextManager["Quarantine"]):
     """
 
     def __init__(self, path: Path, most: int, url: str) -> None:
-        self.count = 0
-        self.first: list[Rejected] = []
+        self.rejections = Rejections(url=url)
         self._most = most
-        self._url = url
         self._file = path.open("w")
 
     def __exit__(self, *_error: object) -> None:
@@ -163,47 +190,38 @@ class Quarantine(AbstractContextManager["Quarantine"]):
         """
         for each in rejected:
             self._file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
-        self.count += len(rejected)
-        self.first += rejected[: SHOWN - len(self.first)]
-        if self.count > self._most and len(self.first) == SHOWN:
+        self.rejections = replace(
+            self.rejections,
+            count=self.rejections.count + len(rejected),
+            first=[*self.rejections.first, *rejected][:SHOWN],
+        )
+        if len(self.rejections.first) == SHOWN:
             self.check()
 
     def check(self) -> None:
         """Raise ``FinalError`` if more than the limit were rejected."""
-        check_rejected(self.count, self.first, self._url, self._most)
-
-
-def check_rejected(count: int, first: Sequence[Rejected], url: str, most: int) -> None:
-    """Check that no more than ``most`` records were rejected.
-
-    Raises:
-        FinalError: more were; the message names the first, and ``url``, which lists all.
-    """
-    if count <= most:
-        return
-    alike: dict[tuple[str, str], list[str]] = {}
-    for each in first[:SHOWN]:
-        alike.setdefault((each.file, each.reason), []).append(each.place)
-    listed = "\n".join(
-        f"  {file} at {', '.join(places)}: {reason}" for (file, reason), places in alike.items()
-    )
-    raise FinalError(
-        f"at least {counted(count, 'record')} {'was' if count == 1 else 'were'} rejected, and "
-        f"max_rejected is {most}:\n{listed}\ncorrect them, or raise max_rejected; {url} lists them"
-    )
+        self.rejections.check(self._most)
 
 
 # --- plan
 
 
-def adjacent(fragments: Iterable[Fragment], part_bytes: int) -> Iterator[list[Fragment]]:
-    """Fragments in their order, about ``part_bytes`` bytes of records together.
+def grouped(
+    fragments: Iterable[Fragment], part_bytes: int, seed: int | None = None
+) -> Iterator[list[Fragment]]:
+    """The fragments of each partition, about ``part_bytes`` bytes of records together.
 
-    One of unknown size is alone.
+    A fragment of unknown size is a partition of its own. With a ``seed``, the others are sorted by
+    a hash of it and their names, so that records of distant files are shuffled together, and a
+    changed fragment changes no partition but its own.
     """
+
+    def place(fragment: Fragment) -> str:
+        return "" if fragment.bytes is None else short_hash(str(seed), fragment.name)
+
     group: list[Fragment] = []
     size = 0
-    for fragment in fragments:
+    for fragment in fragments if seed is None else sorted(fragments, key=place):
         content = part_bytes if fragment.bytes is None else fragment.bytes
         if group and size + content > part_bytes:
             yield group
@@ -212,25 +230,6 @@ def adjacent(fragments: Iterable[Fragment], part_bytes: int) -> Iterator[list[Fr
         size += content
     if group:
         yield group
-
-
-def shuffled_together(
-    fragments: Iterable[Fragment], part_bytes: int, seed: int
-) -> Iterator[list[Fragment]]:
-    """The fragments of each partition, about ``part_bytes`` bytes of records together.
-
-    A fragment of unknown size is a partition of its own. The others are sorted by a hash of
-    ``seed`` and their names, so that records of distant files are shuffled together, and a changed
-    fragment changes no partition but its own.
-    """
-    sized: list[Fragment] = []
-    for fragment in fragments:
-        if fragment.bytes is None:
-            yield [fragment]
-        else:
-            sized.append(fragment)
-    sized.sort(key=lambda fragment: short_hash(str(seed), fragment.name))
-    yield from adjacent(sized, part_bytes)
 
 
 def is_finished(store: Store) -> bool:
@@ -341,18 +340,19 @@ def _write(scratch: Path, store: Store, plan: Plan, number: int, write: Write) -
         with quarantine:
             written = write(read_fragments(store, number), quarantine, scratch)
     finally:
-        if quarantine.count:
+        if quarantine.rejections.count:
             store.upload(rejected, key)
         rejected.unlink()
     for file in written.files:
         path = scratch / PurePath(file).name
         store.upload(path, key_of(file, number))
         path.unlink()
+    rejections = quarantine.rejections
     return replace(
         written,
-        files=[*written.files, _QUARANTINE] if quarantine.count else written.files,
-        rejected=quarantine.count,
-        first_rejected=quarantine.first,
+        files=[*written.files, _QUARANTINE] if rejections.count else written.files,
+        rejected=rejections.count,
+        first_rejected=rejections.first,
     )
 
 
@@ -383,17 +383,15 @@ def written_partitions(store: Store, plan: Plan) -> list[WrittenPartition]:
             f"{', '.join(missing[:SHOWN])}{rest}; run {plan.STEP} again with the same source; "
             "the partitions that are written are kept"
         )
-    check_rejected(*rejected_of(store, written), plan.rules.max_rejected)
+    rejections_of(store, written).check(plan.rules.max_rejected)
     return written
 
 
-def rejected_of(
-    store: Store, partitions: Sequence[WrittenPartition]
-) -> tuple[int, list[Rejected], str]:
-    """How many records of these partitions were rejected, the first ones, and the URL of all."""
+def rejections_of(store: Store, partitions: Sequence[WrittenPartition]) -> Rejections:
+    """What was rejected of these partitions."""
     having = [number for number, each in enumerate(partitions) if each.rejected]
-    return (
-        sum(each.rejected for each in partitions),
-        [each for partition in partitions for each in partition.first_rejected][:SHOWN],
-        f"{store.url}/{quarantine_key(having[0]) if len(having) == 1 else QUARANTINE}",
+    return Rejections(
+        count=sum(each.rejected for each in partitions),
+        first=[each for partition in partitions for each in partition.first_rejected][:SHOWN],
+        url=f"{store.url}/{quarantine_key(having[0]) if len(having) == 1 else QUARANTINE}",
     )

@@ -18,7 +18,7 @@ from aerotrain.contract.layout import PREDICTIONS, path_segment
 from aerotrain.contract.predicting import PredictArguments
 from aerotrain.data.dataset import Feature, Schema, schema_from_dict, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of
-from aerotrain.data.partitions import Fragments, Plan, adjacent, is_finished, publish_plan
+from aerotrain.data.partitions import Fragments, Plan, grouped, is_finished, publish_plan
 from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.sources import Batch, DeclaredSource, Fragment, open_source
 from aerotrain.data.sources.readable import readable
@@ -128,7 +128,7 @@ def make_plan(model: str, arguments: PredictArguments) -> tuple[PredictionPlan, 
     cast_to_schema(batch, needed, arguments.rules)
     columns = output_schema(batch, arguments.keep, signature.outputs, classes)
     arrow_schema = base64.b64encode(columns.serialize()).decode()
-    groups = list(adjacent(source.fragments(), arguments.part_bytes))
+    groups = list(grouped(source.fragments(), arguments.part_bytes))
     inputs = [
         PredictionPlan.VERSION,
         identity,

@@ -20,9 +20,9 @@ from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.partitions import (
     Fragments,
     Plan,
+    grouped,
     is_finished,
     publish_plan,
-    shuffled_together,
 )
 from aerotrain.data.sources import DeclaredSource, open_source
 from aerotrain.data.statistics.drift import check_changes, schema_changes
@@ -140,7 +140,7 @@ def make_plan(arguments: PlanArguments) -> tuple[DatasetPlan, list[Fragments]]:
                 f"{path_segment(name)!r}, or another word of letters and digits"
             )
     source = open_source(arguments.source)
-    groups = list(shuffled_together(source.fragments(), arguments.part_bytes, arguments.seed))
+    groups = list(grouped(source.fragments(), arguments.part_bytes, arguments.seed))
     if not groups:
         raise FinalError(
             f"the source {dict(arguments.source)} is empty: it lists no fragment; check that "
