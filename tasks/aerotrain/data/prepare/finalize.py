@@ -29,9 +29,9 @@ from aerotrain.data.partitions import (
     rejections_of,
     written_partitions,
 )
-from aerotrain.data.prepare.duplicates import check_unique_across
+from aerotrain.data.prepare.duplicates import KEYS, check_unique_across
 from aerotrain.data.prepare.partition import STATISTICS
-from aerotrain.data.prepare.plan import DatasetPlan, as_text, set_latest
+from aerotrain.data.prepare.plan import DatasetPlan, as_text, latest_of, set_latest
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.drift import check_changes
 from aerotrain.data.statistics.page import DataComparison, Described, page
@@ -59,7 +59,7 @@ def run(replica: Replica) -> str:
         return store.url
     partitions = written_partitions(store, plan)
     dataset = _merged(plan, partitions)
-    with_keys = [each.records if each.about["has_keys"] else 0 for each in partitions]
+    with_keys = [each.records if KEYS in each.files else 0 for each in partitions]
     check_unique_across(store, plan, with_keys)
     if warnings := list(_rounding(partitions, dataset.schema)):
         print(as_text("warning: values are rounded:", warnings))
@@ -160,7 +160,8 @@ def _write_statistics(
     for name, words in dataset.names.items():
         summary[name]["names"] = list(words)
     now = Described(url=store.url, summary=summary, pictures=pictures)
-    before = _described(f"{root.url}/{dataset_key(plan.baseline)}") if plan.baseline else None
+    baseline = latest_of(root, plan.rules.name)
+    before = _described(f"{root.url}/{dataset_key(baseline)}") if baseline else None
     comparison = None
     if before and before.summary:
         comparison = DataComparison.of(before, now, plan.rules)

@@ -99,7 +99,6 @@ def _write(
         about={
             "schema": schema_to_dict(schema) if schema and records else None,
             "splits": {name: split.to_dict() for name, split in splits.items()},
-            "has_keys": has_keys,
             "rounded": dict(writer.rounded),
         },
     )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 from aerotrain.contract.errors import FinalError, SpecError, nearest
@@ -37,9 +37,8 @@ Facts = Sequence[tuple[str, str]]
 class DatasetPlan(Plan):
     """How a data set is to be written.
 
-    ``schema`` is None if it is known only once records are read. ``baseline`` is the fingerprint of
-    the data set finalized before, if any. ``inferred`` is what is shown of the source; nothing of
-    it decides what is written.
+    ``schema`` is None if it is known only once records are read. ``inferred`` is what is shown of
+    the source; nothing of it decides what is written.
     """
 
     OUTPUT: ClassVar = "data set"
@@ -50,7 +49,6 @@ class DatasetPlan(Plan):
     rules: PlanArguments
     schema: Schema | None
     shards_per_partition: int
-    baseline: str | None = None
     inferred: Facts = ()
 
     @classmethod
@@ -111,7 +109,6 @@ def run(replica: Replica) -> dict[str, Any]:
     baseline = latest_of(root, arguments.name)
     if baseline and plan.schema is not None and not arguments.allow_drift:
         _check_schema(f"{root.url}/{dataset_key(baseline)}", plan.schema, arguments.drift)
-    plan = replace(plan, baseline=baseline)
     tasks = publish_plan(store, plan, partitions, arguments.partition_tasks)
     return {
         "dataset": store.url,
