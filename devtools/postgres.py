@@ -134,7 +134,7 @@ class Postgres(Server):
         settings = {**_SETTINGS, "port": str(self._port.number)}
         command = self._command("postgres", "-D", str(self._data))
         command += [f"--{name}={value}" for name, value in settings.items()]
-        self.launch(command, self._environment, cwd="/", pass_fds=self._port.locks)
+        self.launch(command, self._environment, cwd="/", pass_fds=[self._port.lock])
         self.wait_until(self._is_up)
 
     def stop(self) -> None:

@@ -141,7 +141,7 @@ class OwnS3Server(S3Server, Server):
             {**closed, "GOMEMLIMIT": "512MiB"},
             cwd=folder,
             umask=0o077,
-            pass_fds=[lock for port in self._reserved for lock in port.locks],
+            pass_fds=[port.lock for port in self._reserved],
         )
 
 

@@ -65,18 +65,18 @@ def of(store: Store) -> dict[str, object]:
     return dict(json.loads(store.get(LEASE)))
 
 
-def test_each_new_holder_of_the_lease_has_a_higher_token(store: Store) -> None:
-    tokens = []
+def test_each_new_holder_of_the_lease_has_a_higher_token_and_waits_for_none_that_has_ended(
+    store: Store,
+) -> None:
+    tokens, time = [], Time()
     for attempt in ("first", "second", "third"):
-        held = taken(store, attempt)
+        held = lease(store, attempt, time=time)
+        held.take()
         tokens.append(held.token)
         assert (of(store)["token"], of(store)["attempt"]) == (held.token, attempt)
         held.release()
     assert tokens == [1, 2, 3]
-
-
-def test_a_token_is_above_the_tokens_of_existing_checkpoints(store: Store) -> None:
-    held = lease(store)
+    assert time.now == 0.0
     held.take(above=7)  # as left by checkpoints after the lease was deleted by hand
     assert held.token == 8
 
@@ -180,33 +180,17 @@ def test_a_late_write_of_an_earlier_holder_does_not_block_the_new_one(
     assert store.get(RESULT) == b"right"
 
 
-def test_a_run_that_has_ended_blocks_no_other(store: Store) -> None:
-    taken(store).release()
-    time = Time()
-    lease(store, "second", time=time).take()
-    assert time.now == 0.0
-    assert of(store)["attempt"] == "second"
-
-
-def test_a_store_outage_does_not_end_a_lease_that_no_other_run_took(store: Store) -> None:
+@pytest.mark.parametrize("outage", ["is_away", "loses_answers"])
+def test_a_store_outage_does_not_end_a_lease_that_no_other_run_took(
+    store: Store, outage: str
+) -> None:
     away = Away(store)
     held = taken(away)  # type: ignore[arg-type]
-    away.is_away = True
-    for _ in range(100):
+    setattr(away, outage, True)
+    for _ in range(100 if outage == "is_away" else 1):
         with pytest.raises(StoreUnavailable):
             held.renew()
-    away.is_away = False
-    held.renew()
-    held.check()
-
-
-def test_a_renewal_whose_response_was_lost_does_not_end_the_lease(store: Store) -> None:
-    away = Away(store)
-    held = taken(away)  # type: ignore[arg-type]
-    away.loses_answers = True
-    with pytest.raises(StoreUnavailable):
-        held.renew()
-    away.loses_answers = False
+    setattr(away, outage, False)
     held.renew()
     held.check()
     assert of(store)["attempt"] == "first"

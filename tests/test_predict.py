@@ -85,14 +85,30 @@ def step(exported, tmp_path):
 
 @pytest.fixture
 def predict(step):
-    def run(**arguments):
-        planned = step(plan, model="serving", **arguments)
+    def run(model="serving", **arguments):
+        planned = step(plan, model=model, **arguments)
         for each in planned["partitions"]:
             step(partition, **each)
-        assert step(finalize, predictions=planned["predictions"]).startswith(planned["predictions"])
+        url = step(finalize, predictions=planned["predictions"])
+        assert url == f"{planned['predictions']}/data"
         return open_store(planned["predictions"])
 
     return run
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a file of flats, and returns it as a source."""
+
+    def write(name, content):
+        file = tmp_path / name
+        if isinstance(content, str):
+            file.write_text(content)
+        else:
+            pq.write_table(pa.table(content), file)
+        return {"kind": file.suffix[1:], "url": file.as_uri()}
+
+    return write
 
 
 @pytest.fixture
@@ -145,14 +161,10 @@ def test_each_record_of_a_table_without_labels_has_one_row_with_what_is_kept(mod
 
 
 def test_other_programs_read_the_folder_of_predictions_without_knowing_its_files(
-    step, csv, tmp_path
+    predict, csv, tmp_path
 ):
-    planned = step(plan, model="serving", source=csv[1], keep=["flat"], part_bytes=20_000)
-    for each in planned["partitions"]:
-        step(partition, **each)
-    url = step(finalize, predictions=planned["predictions"])
-    folder = url.removeprefix("file://")
-    assert pq.read_table(folder)["flat"].to_pylist() == list(range(1000))
+    url = f"{predict(source=csv[1], keep=['flat'], part_bytes=20_000).url}/data"
+    assert pq.read_table(url.removeprefix("file://"))["flat"].to_pylist() == list(range(1000))
     prepared = prepare(
         (tmp_path / "store").as_uri(), tmp_path, {"kind": "parquet", "url": url}, label="flat"
     )
@@ -171,28 +183,22 @@ def test_other_programs_read_the_folder_of_predictions_without_knowing_its_files
     ],
 )
 def test_a_column_that_no_record_can_hold_is_no_reason_not_to_predict(
-    predict, tmp_path, name, values
+    predict, written, name, values
 ):
     flats = {"town": ["Graz"] * 3, "rooms": [1, 2, 3], "area": [5.0] * 3}
-    table = pa.table({name: values, **flats})
-    pq.write_table(table, tmp_path / "flats.parquet")
-    source = {"kind": "parquet", "url": (tmp_path / "flats.parquet").as_uri()}
+    source = written("flats.parquet", {name: values, **flats})
     assert read(predict(source=source, keep=["rooms"]))["rooms"].to_pylist() == [1, 2, 3]
 
 
-def test_a_line_of_json_needs_no_other_fields_than_the_model(predict, tmp_path):
-    file = tmp_path / "flats.jsonl"
+def test_a_line_of_json_needs_no_other_fields_than_the_model(predict, written):
     flat = {"town": "Graz", "rooms": 2, "area": 9.5}
     lines = [{"tags": ["new"] * each, "parts": [{"a": each}], **flat} for each in range(3)]
-    file.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
-    source = {"kind": "jsonl", "url": file.as_uri()}
+    source = written("flats.jsonl", "".join(f"{json.dumps(each)}\n" for each in lines))
     assert len(read(predict(source=source))) == 3
 
 
-def test_a_column_in_doubt_is_no_reason_not_to_predict(predict, tmp_path):
-    file = tmp_path / "flats.csv"
-    file.write_text("town,rooms,area,size,empty\n" + 'Graz,3,50,"1,1",\n' * 3)
-    source = {"kind": "csv", "url": file.as_uri()}
+def test_a_column_in_doubt_is_no_reason_not_to_predict(predict, written):
+    source = written("flats.csv", "town,rooms,area,size,empty\n" + 'Graz,3,50,"1,1",\n' * 3)
     assert len(read(predict(source=source))) == 3
     with pytest.raises(SpecError, match=r"keep names .*'size' cannot be read.*in doubt"):
         predict(source=source, keep=["size"])
@@ -221,23 +227,18 @@ def test_a_changed_file_is_predicted_again_and_the_others_are_copied(predict, cs
     assert said.count("partition 1 is written: 249 records") == 1
 
 
-def test_predictions_that_exist_are_taken_over_and_those_of_other_options_are_others(step, csv):
-    given = {"model": "serving", "source": csv[1], "keep": ["flat"]}
-    planned = step(plan, **given)
-    for each in planned["partitions"]:
-        step(partition, **each)
-    step(finalize, predictions=planned["predictions"])
-    again = step(plan, **given)
-    assert again == {"predictions": planned["predictions"], "partitions": []}
-    assert step(finalize, predictions=again["predictions"]) == f"{planned['predictions']}/data"
-    other = step(plan, **given | {"keep": ["town"]})
-    assert other["predictions"] != planned["predictions"]
+def test_predictions_that_exist_are_taken_over_and_those_of_other_options_are_others(
+    predict, step, csv
+):
+    given = {"source": csv[1], "keep": ["flat"]}
+    store = predict(**given)
+    assert step(plan, model="serving", **given) == {"predictions": store.url, "partitions": []}
+    assert predict(**given).url == store.url
+    assert predict(**given | {"keep": ["town"]}).url != store.url
 
 
-def test_a_record_without_a_value_that_the_model_needs_is_rejected_or_filled(predict, tmp_path):
-    file = tmp_path / "flats.csv"
-    file.write_text("town,rooms,area\nGraz,3,50\nLyon,,40\nBergen,2,30\n")
-    source = {"kind": "csv", "url": file.as_uri()}
+def test_a_record_without_a_value_that_the_model_needs_is_rejected_or_filled(predict, written):
+    source = written("flats.csv", "town,rooms,area\nGraz,3,50\nLyon,,40\nBergen,2,30\n")
     with pytest.raises(
         FinalError, match=r"column 'rooms' is missing.*give values in 'fill' for 'rooms'"
     ):
@@ -249,11 +250,9 @@ def test_a_record_without_a_value_that_the_model_needs_is_rejected_or_filled(pre
     assert len(read(predict(source=source, fill={"rooms": 3}))) == 3
 
 
-def test_texts_that_look_like_numbers_are_read_as_the_model_takes_them(predict, tmp_path):
-    file = tmp_path / "flats.csv"
-    file.write_text("town,rooms,area\n0151,3,50\n0020,4,40\n")
-    store = predict(source={"kind": "csv", "url": file.as_uri()}, keep=["town"])
-    assert read(store)["town"].to_pylist() == ["0151", "0020"]
+def test_texts_that_look_like_numbers_are_read_as_the_model_takes_them(predict, written):
+    source = written("flats.csv", "town,rooms,area\n0151,3,50\n0020,4,40\n")
+    assert read(predict(source=source, keep=["town"]))["town"].to_pylist() == ["0151", "0020"]
 
 
 def test_records_of_a_module_keep_their_keys(predict, tmp_path, monkeypatch):
@@ -293,10 +292,8 @@ def test_what_does_not_fit_is_said_before_anything_is_predicted(
     assert [each.key for each in exported.list()] == before
 
 
-def test_a_table_whose_column_has_another_type_than_the_model_takes_is_refused(step, tmp_path):
-    table = pa.table({"town": ["Graz"], "rooms": [3], "area": ["large"]})
-    pq.write_table(table, tmp_path / "flats.parquet")
-    source = {"kind": "parquet", "url": (tmp_path / "flats.parquet").as_uri()}
+def test_a_table_whose_column_has_another_type_than_the_model_takes_is_refused(step, written):
+    source = written("flats.parquet", {"town": ["Graz"], "rooms": [3], "area": ["large"]})
     with pytest.raises(FinalError, match=r"column 'area' cannot be cast to float32"):
         step(plan, model="serving", source=source)
 
@@ -317,7 +314,7 @@ def test_wrong_arguments_are_refused(wrong, message):
         PredictArguments.of(given | wrong)
 
 
-def test_images_are_predicted_in_batches_and_named_by_their_files(exported, step, tmp_path):
+def test_images_are_predicted_in_batches_and_named_by_their_files(exported, predict, tmp_path):
     pixels = keras.Input((8, 8, 3))
     model = keras.Sequential([pixels, keras.layers.Flatten(), keras.layers.Dense(1)])
 
@@ -340,10 +337,8 @@ def test_images_are_predicted_in_batches_and_named_by_their_files(exported, step
             tf.io.encode_png(tf.fill([8, 8, 3], tf.constant(number, tf.uint8))).numpy()
         )
     source = {"kind": "images", "url": (tmp_path / "pictures").as_uri()}
-    planned = step(plan, model=f"{exported.url}/images/serving/1", source=source, batch_size=2)
-    (part,) = planned["partitions"]
-    assert step(partition, **part)["records"] == 5
-    rows = read(open_store(planned["predictions"]))
+    rows = read(predict(f"{exported.url}/images/serving/1", source=source, batch_size=2))
+    assert len(rows) == 5
     total = tf.reduce_sum(model.layers[-1].kernel).numpy()
     for file, value in zip(rows["source_file"].to_pylist(), rows["predictions"], strict=True):
         assert value.as_py() == pytest.approx(int(file[-5]) * total, rel=1e-4, abs=1e-5)

@@ -65,12 +65,13 @@ def write_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wr
 def test_a_finished_data_set_holds_every_record_once(
     store_url: str, tmp_path: Path, write_source: Write
 ) -> None:
-    url = prepare(store_url, tmp_path, write_source())
+    url = prepare(store_url, tmp_path, write_source(), shards=5)
     dataset = load_dataset(url)
     assert url == f"{store_url}/datasets/{dataset.fingerprint}"
     assert dataset.schema == {"x": Feature("float32", (3,)), "label": Feature("int64")}
     assert sum(split.records for split in dataset.splits.values()) == 200
     for split in dataset.splits.values():
+        assert 5 <= len(split.shards) <= 6
         assert sum(split.classes.values()) == split.records
         for shard in split.shards:
             assert shard.records > 0
@@ -79,12 +80,6 @@ def test_a_finished_data_set_holds_every_record_once(
             assert len(_frames(tmp_path / shard.file)) == shard.records
     classes = [dataset.splits[name].classes for name in dataset.splits]
     assert [sum(each.get(label, 0) for each in classes) for label in range(5)] == [40] * 5
-
-
-def test_every_split_has_as_many_shards_as_requested(tmp_path: Path, write_source: Write) -> None:
-    url = prepare(tmp_path.as_uri(), tmp_path, write_source(), shards=5)
-    shards = {name: len(split.shards) for name, split in load_dataset(url).splits.items()}
-    assert all(5 <= count <= 6 for count in shards.values()), shards
 
 
 def test_preparing_the_same_input_again_writes_nothing_and_reports_that(
@@ -310,7 +305,7 @@ _PREPARE_AND_MEASURE = """
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_memory_is_bounded_where_small_files_hold_large_data(kind: str, tmp_path: Path) -> None:
     """Some 200 MB of values in files of 1 MB: texts that repeat, and lines that lack values."""
     path = tmp_path / "source" / f"x.{kind}{'' if kind == 'parquet' else '.gz'}"
@@ -320,12 +315,9 @@ def test_memory_is_bounded_where_small_files_hold_large_data(kind: str, tmp_path
         pq.write_table(pa.table({"id": np.arange(30_000), "text": text}), path)
     else:
         with gzip.open(path, "wt", compresslevel=1) as file:
-            if kind == "csv":
-                file.write("id,text\n" + "".join(f"{row},{'x' * 5000}\n" for row in range(45_000)))
-            else:
-                names = ",".join(f'"feature-{number}":0.5' for number in range(100))
-                rows = (f'{{"id":{row}}}\n' for row in range(60_000))
-                file.write(f'{{"id":-1,{names}}}\n' + "".join(rows))
+            names = ",".join(f'"feature-{number}":0.5' for number in range(100))
+            rows = (f'{{"id":{row}}}\n' for row in range(60_000))
+            file.write(f'{{"id":-1,{names}}}\n' + "".join(rows))
     ended = subprocess.run(
         [
             *(sys.executable, "-c", textwrap.dedent(_PREPARE_AND_MEASURE)),
@@ -395,12 +387,6 @@ def test_reading_stops_when_too_many_records_are_rejected(
     assert len(sys.modules[module].READ) < 2000
 
 
-def test_an_unavailable_input_is_a_temporary_error(tmp_path: Path, write_source: Write) -> None:
-    module = write_source("for row in", 'raise ConnectionError("lost")\n        for row in')
-    with pytest.raises(TemporaryError, match="ConnectionError: lost"):
-        prepare(tmp_path.as_uri(), tmp_path, module)
-
-
 @pytest.mark.parametrize(
     ("replaced", "by", "words"),
     [
@@ -425,12 +411,7 @@ def test_an_unusable_data_set_is_not_finalized(
     with pytest.raises(FinalError, match=words):
         prepare(store, tmp_path, write_source(replaced, by))
     assert not any(each.key.endswith(MANIFEST) for each in open_store(store).list())
-
-
-def test_an_empty_source_writes_nothing_at_all(tmp_path: Path, write_source: Write) -> None:
-    with pytest.raises(FinalError):
-        prepare((tmp_path / "store").as_uri(), tmp_path, write_source("PARTS = 2", "PARTS = 0"))
-    assert not (tmp_path / "store").exists()
+    assert (tmp_path / "store").exists() == (by != "PARTS = 0")
 
 
 @pytest.mark.parametrize(

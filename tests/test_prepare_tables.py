@@ -16,12 +16,12 @@ from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.data import hashing
 from aerotrain.data.dataset import Feature, load_dataset, load_statistics
 from aerotrain.data.hashing import Hashes
-from aerotrain.data.partitions import shuffled_together
+from aerotrain.data.partitions import grouped
 from aerotrain.data.prepare import batch_writer, duplicates
 from aerotrain.data.records import read_frames
 from aerotrain.data.sources import Fragment, SourceError, lines, text
 from aerotrain.data.sources.tfrecord import features_of
-from aerotrain.standalone import prepare, run_step
+from aerotrain.standalone import prepare
 from aerotrain.store import MANIFEST, open_store
 
 
@@ -49,6 +49,22 @@ def source(folder: Path, kind: str = "parquet") -> dict[str, Any]:
     return {"kind": kind, "url": folder.as_uri()}
 
 
+def prepared(
+    tmp_path: Path, described: Mapping[str, Any], store: str = "store", **rules: Any
+) -> str:
+    """The URL of the data set of a source."""
+    return prepare((tmp_path / store).as_uri(), tmp_path, described, **rules)
+
+
+def files(tmp_path: Path, *tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The source of Parquet files with these columns."""
+    folder = tmp_path / "in"
+    folder.mkdir(exist_ok=True)
+    for number, columns in enumerate(tables):
+        pq.write_table(pa.table(columns), folder / f"{number}.parquet")
+    return source(folder)
+
+
 def records(url: str, split: str) -> list[dict[str, Any]]:
     """The records of a split as they are stored, scalars as plain values."""
     found = []
@@ -67,7 +83,7 @@ def by_split(url: str) -> dict[str, list[int]]:
 
 
 def test_a_table_keeps_its_types_and_its_missing_values(table: Path, tmp_path: Path) -> None:
-    url = prepare((tmp_path / "store").as_uri(), tmp_path, source(table))
+    url = prepared(tmp_path, source(table))
     assert load_dataset(url).schema["label"] == Feature("int16")
     everything = [each for split in load_dataset(url).splits for each in records(url, split)]
     assert sorted(each["id"] for each in everything) == list(range(1000))
@@ -80,11 +96,10 @@ def test_a_table_keeps_its_types_and_its_missing_values(table: Path, tmp_path: P
 def test_records_of_all_files_are_shuffled_together_by_the_seed(
     table: Path, tmp_path: Path
 ) -> None:
-    orders = []
-    for seed in (0, 1):
-        store = (tmp_path / f"store-{seed}").as_uri()
-        url = prepare(store, tmp_path, source(table), seed=seed, shards=1)
-        orders.append(by_split(url)["train"])
+    orders = [
+        by_split(prepared(tmp_path, source(table), f"store-{seed}", seed=seed, shards=1))["train"]
+        for seed in (0, 1)
+    ]
     assert sorted(orders[0]) == sorted(orders[1])
     assert orders[0] != orders[1]
     first_tenth = np.array(orders[0][: len(orders[0]) // 10]) // 250
@@ -92,8 +107,7 @@ def test_records_of_all_files_are_shuffled_together_by_the_seed(
 
 
 def test_shards_are_near_their_target_and_balanced(table: Path, tmp_path: Path) -> None:
-    store = (tmp_path / "store").as_uri()
-    url = prepare(store, tmp_path, source(table), shard_bytes=10_000, shards=2)
+    url = prepared(tmp_path, source(table), shard_bytes=10_000, shards=2)
     sizes = [shard.bytes for shard in load_dataset(url).splits["train"].shards]
     assert len(sizes) > 5
     assert max(sizes) < 11_000
@@ -103,17 +117,16 @@ def test_shards_are_near_their_target_and_balanced(table: Path, tmp_path: Path) 
 def test_a_changed_file_rewrites_only_the_shards_of_its_partition(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = (tmp_path / "store").as_uri()
     size = 2 * (table / "0.parquet").stat().st_size  # each file is a partition of its own
-    prepare(store, tmp_path, source(table), part_bytes=size)
+    prepared(tmp_path, source(table), part_bytes=size)
     changed = pq.read_table(table / "2.parquet").slice(0, 249)
     pq.write_table(changed, table / "2.parquet")
     capsys.readouterr()
-    url = prepare(store, tmp_path, source(table), part_bytes=size)
+    url = prepared(tmp_path, source(table), part_bytes=size)
     said = capsys.readouterr().out
     assert said.count("is copied from an earlier output: 250 records") == 3
     assert said.count("is written: 249 records") == 1
-    fresh = prepare((tmp_path / "fresh").as_uri(), tmp_path, source(table), part_bytes=size)
+    fresh = prepared(tmp_path, source(table), "fresh", part_bytes=size)
     assert open_store(url).get(MANIFEST) == open_store(fresh).get(MANIFEST)
     for split in load_dataset(url).splits.values():
         for shard in split.shards:
@@ -125,33 +138,29 @@ def test_fragments_are_grouped_by_size_in_an_order_of_the_seed() -> None:
         Fragment(name=f"{number}", fingerprint=f"{number}", bytes=10, description={})
         for number in range(100)
     ]
-    groups = list(shuffled_together(fragments, 95, seed=0))
+    groups = list(grouped(fragments, 95, seed=0))
     assert [len(group) for group in groups] == [9] * 11 + [1]
     assert sorted(fragment.name for group in groups for fragment in group) == sorted(
         fragment.name for fragment in fragments
     )
-    assert groups != list(shuffled_together(fragments, 95, seed=1))
+    assert groups != list(grouped(fragments, 95, seed=1))
     unknown = [Fragment(name="x", fingerprint="x", bytes=None, description={})] * 3
-    assert [len(group) for group in shuffled_together(unknown, 95, seed=0)] == [1, 1, 1]
+    assert [len(group) for group in grouped(unknown, 95, seed=0)] == [1, 1, 1]
 
 
 # --- splits
 
 
 def test_equal_records_are_never_in_two_splits(tmp_path: Path) -> None:
-    table = tmp_path / "table"
-    table.mkdir()
-    for number in range(3):
-        pq.write_table(pa.table({"id": np.arange(200)}), table / f"{number}.parquet")
-    splits = by_split(prepare((tmp_path / "store").as_uri(), tmp_path, source(table)))
+    splits = by_split(prepared(tmp_path, files(tmp_path, *[{"id": np.arange(200)}] * 3)))
     assert sum(map(len, splits.values())) == 600
     assert not set(splits["train"]) & (set(splits["test"]) | set(splits["validation"]))
 
 
 def test_a_key_column_alone_decides_the_split(table: Path, tmp_path: Path) -> None:
-    one = prepare((tmp_path / "1").as_uri(), tmp_path, source(table), key=["id"])
+    one = prepared(tmp_path, source(table), "1", key=["id"])
     only = {**source(table), "columns": ["id"]}
-    other = prepare((tmp_path / "2").as_uri(), tmp_path, only, key=["id"], seed=5)
+    other = prepared(tmp_path, only, "2", key=["id"], seed=5)
     assert {name: set(ids) for name, ids in by_split(one).items()} == {
         name: set(ids) for name, ids in by_split(other).items()
     }
@@ -160,27 +169,21 @@ def test_a_key_column_alone_decides_the_split(table: Path, tmp_path: Path) -> No
 TWO = {"train": 0.8, "test": 0.2}
 
 
-def test_a_column_gives_the_split(table: Path, tmp_path: Path) -> None:
-    url = prepare(
-        (tmp_path / "store").as_uri(),
-        tmp_path,
-        source(table),
-        splits=TWO,
-        split_by={"way": "column", "column": "fold"},
-    )
-    assert set(by_split(url)["test"]) == set(range(0, 1000, 5))
-
-
-def test_time_gives_the_split(table: Path, tmp_path: Path) -> None:
-    until = {"train": "2026-01-20", "test": None}
-    url = prepare(
-        (tmp_path / "store").as_uri(),
-        tmp_path,
-        source(table),
-        splits=TWO,
-        split_by={"way": "time", "column": "day", "until": until},
-    )
-    assert set(by_split(url)["train"]) == {row for row in range(1000) if 1 + row % 28 < 20}
+@pytest.mark.parametrize(
+    ("way", "test"),
+    [
+        ({"way": "column", "column": "fold"}, set(range(0, 1000, 5))),
+        (
+            {"way": "time", "column": "day", "until": {"train": "2026-01-20", "test": None}},
+            {row for row in range(1000) if 1 + row % 28 >= 20},
+        ),
+    ],
+)
+def test_a_column_or_the_time_gives_the_split(
+    table: Path, tmp_path: Path, way: dict[str, Any], test: set[int]
+) -> None:
+    url = prepared(tmp_path, source(table), splits=TWO, split_by=way)
+    assert set(by_split(url)["test"]) == test
 
 
 def test_folders_give_the_split(tmp_path: Path) -> None:
@@ -188,24 +191,10 @@ def test_folders_give_the_split(tmp_path: Path) -> None:
         (tmp_path / "in" / split).mkdir(parents=True)
         pq.write_table(pa.table({"id": list(rows)}), tmp_path / "in" / split / "x.parquet")
     options: dict[str, Any] = {"splits": TWO, "split_by": {"way": "folder"}}
-    url = prepare((tmp_path / "1").as_uri(), tmp_path, source(tmp_path / "in"), **options)
+    url = prepared(tmp_path, source(tmp_path / "in"), **options)
     assert set(by_split(url)["test"]) == set(range(100, 130))
-    pq.write_table(pa.table({"id": [1]}), tmp_path / "in" / "y.parquet")
-    with pytest.raises(SourceError, match=r"y\.parquet is in the folder of no split"):
-        prepare((tmp_path / "2").as_uri(), tmp_path, source(tmp_path / "in"), **options)
-
-
-def test_stratified_splits_divide_each_class_by_the_shares(table: Path, tmp_path: Path) -> None:
-    url = prepare(
-        (tmp_path / "store").as_uri(),
-        tmp_path,
-        source(table),
-        splits=TWO,
-        split_by={"way": "stratified", "column": "label"},
-    )
-    splits = load_dataset(url).splits
-    assert splits["test"].classes == dict.fromkeys(range(10), 20)
-    assert splits["train"].classes == dict.fromkeys(range(10), 80)
+    with pytest.raises(SourceError, match=r"0\.parquet is in the folder of no split"):
+        prepared(tmp_path, files(tmp_path, {"id": [1]}), **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"part_bytes": 1}, {"part_bytes": 1, "key": ["id"]}])
@@ -213,19 +202,14 @@ def test_equal_records_and_rare_classes_are_stratified_too(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     """Ten files, each with a record of a rare class and records that other files have too."""
-    folder = tmp_path / "in"
-    folder.mkdir()
-    has_keys = "key" in options
-    for number in range(10):
-        first = 100 * number if has_keys else 50 * number
-        ids = [*range(first, first + 100), 100_000 + number]
-        pq.write_table(
-            pa.table({"id": ids, "label": [0] * 100 + [1]}), folder / f"{number}.parquet"
-        )
-    url = prepare(
-        (tmp_path / "store").as_uri(),
+    step = 100 if "key" in options else 50
+    tables = [
+        {"id": [*range(step * n, step * n + 100), 100_000 + n], "label": [0] * 100 + [1]}
+        for n in range(10)
+    ]
+    url = prepared(
         tmp_path,
-        source(folder),
+        files(tmp_path, *tables),
         splits={"train": 0.5, "test": 0.5},
         split_by={"way": "stratified", "column": "label"},
         **options,
@@ -234,39 +218,31 @@ def test_equal_records_and_rare_classes_are_stratified_too(
     assert sum(map(len, splits.values())) == 1010
     assert not set(splits["train"]) & set(splits["test"])
     classes = load_dataset(url).splits["test"].classes
-    assert classes[0] == pytest.approx(500, abs=10 if has_keys else 80)
+    assert classes[0] == pytest.approx(500, abs=10 if "key" in options else 80)
     assert 0 < classes[1] < 10
 
 
-def test_stratified_splits_move_few_records_if_a_file_is_added(tmp_path: Path) -> None:
+def test_stratified_splits_are_exact_and_move_few_records_if_a_file_is_added(
+    tmp_path: Path,
+) -> None:
     """300 rare classes of two records each, and a frequent one, of which a file adds a tenth."""
-    folder = tmp_path / "in"
-    folder.mkdir()
 
-    def split() -> dict[str, list[int]]:
-        return by_split(
-            prepare(
-                (tmp_path / "store").as_uri(),
-                tmp_path,
-                source(folder),
-                splits={"train": 0.5, "test": 0.5},
-                split_by={"way": "stratified", "column": "label"},
-                key=["id"],
-                allow_drift=True,
-            )
-        )
+    def split(*tables: Mapping[str, Any]) -> tuple[set[int], set[int]]:
+        way = {"way": "stratified", "column": "label"}
+        options = {"splits": {"train": 0.5, "test": 0.5}, "key": ["id"], "allow_drift": True}
+        url = prepared(tmp_path, files(tmp_path, *tables), split_by=way, **options)
+        splits = by_split(url)
+        assert load_dataset(url).splits["train"].classes[1000] == 1200 + 120 * (len(tables) - 1)
+        return set(splits["train"]), set(splits["test"])
 
     ids = np.arange(3000)
-    labels = np.where(ids < 600, ids // 2, 1000)
-    pq.write_table(pa.table({"id": ids, "label": labels}), folder / "1.parquet")
-    before = split()
-    pq.write_table(pa.table({"id": 5000 + ids[:240], "label": [1000] * 240}), folder / "2.parquet")
-    moved = set(before["train"]) & set(split()["test"]) | set(before["test"]) & set(
-        split()["train"]
-    )
+    first = {"id": ids, "label": np.where(ids < 600, ids // 2, 1000)}
+    train, test = split(first)
+    assert len(train) == pytest.approx(1500, abs=60)
+    later, others = split(first, {"id": 5000 + ids[:240], "label": [1000] * 240})
+    moved = train & others | test & later
     assert not {each for each in moved if each < 600}
     assert len(moved) < 30
-    assert len(before["train"]) == pytest.approx(1500, abs=60)
 
 
 # --- integers that are missing
@@ -297,10 +273,8 @@ def test_integers_with_gaps_are_floats_that_hold_them_and_the_plan_lists_them_al
         (folder / "x.csv").write_text("\n".join([",".join(GAPS), *lines]) + "\n")
     else:
         (folder / "x.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
-    store = (tmp_path / "store").as_uri()
-    rules = {"key": ["key"], "fill": {"filled": 0}}
     with pytest.raises(FinalError, match="column 'huge' is missing"):
-        prepare(store, tmp_path, source(folder, kind), **rules)
+        prepared(tmp_path, source(folder, kind), key=["key"], fill={"filled": 0})
     said = capsys.readouterr().out
     types = dict(re.findall(r"column (\w+) +(.*)", said))
     assert types == {
@@ -314,37 +288,27 @@ def test_integers_with_gaps_are_floats_that_hold_them_and_the_plan_lists_them_al
 def test_gaps_that_the_sample_lacks_are_in_the_footers_or_rejected_with_advice_for_all_columns(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
     monkeypatch.setattr(text, "_SAMPLED_BYTES", 64)
     monkeypatch.setattr(text, "_PLACES", 2)  # the begin and the end, and the gaps are amid them
     first, then = list(range(100)), [*[None] * 10, *range(90)]
     if kind == "parquet":
-        for number, values in enumerate([first, then]):
-            pq.write_table(pa.table({"n": values, "m": values}), folder / f"{number}.parquet")
-        url = prepare((tmp_path / "store").as_uri(), tmp_path, source(folder, kind))
+        url = prepared(tmp_path, files(tmp_path, *({"n": v, "m": v} for v in (first, then))))
         assert load_dataset(url).schema == {"n": Feature("float32"), "m": Feature("float32")}
         return
+    folder = tmp_path / "in"
+    folder.mkdir()
     texts = ["" if each is None else str(each) for each in (*first, *then)]
     (folder / "x.csv").write_text("n,m\n" + "".join(f"{each},{each}\n" for each in texts))
     advice = r"declare \{'m': 'float32', 'n': 'float32'\} in 'types'"
     with pytest.raises(FinalError, match=advice):
-        prepare((tmp_path / "store").as_uri(), tmp_path, source(folder, kind))
+        prepared(tmp_path, source(folder, kind))
 
 
 def test_a_label_that_is_missing_or_nan_is_kept_if_fill_declares_it(tmp_path: Path) -> None:
-    labels = pa.table({"label": pa.array([1.5, float("nan"), None])})
-    (tmp_path / "in").mkdir()
-    pq.write_table(labels, tmp_path / "in" / "x.parquet")
+    labels = files(tmp_path, {"label": pa.array([1.5, float("nan"), None])})
     with pytest.raises(FinalError, match=r"(?s)row 1: the label 'label' is NaN.*is missing"):
-        prepare((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
-    url = prepare(
-        (tmp_path / "store").as_uri(),
-        tmp_path,
-        source(tmp_path / "in"),
-        fill={"label": -1.0},
-        splits={"all": 1.0},
-    )
+        prepared(tmp_path, labels)
+    url = prepared(tmp_path, labels, fill={"label": -1.0}, splits={"all": 1.0})
     assert sorted(str(each["label"]) for each in records(url, "all")) == ["-1.0", "1.5", "nan"]
 
 
@@ -376,12 +340,11 @@ def test_a_bad_record_is_named_or_goes_to_quarantine(
     described = write_csv(tmp_path / "in", LINES + bad + "\n")
     named = rf"(?s)at least 1 record was rejected.*x\.csv at line 102: .*{re.escape(reason)}"
     with pytest.raises(FinalError, match=named) as error:
-        prepare((tmp_path / "store").as_uri(), tmp_path, described, **options)
+        prepared(tmp_path, described, **options)
     listed = re.search(r"max_rejected; file://(\S+) lists them", str(error.value))
     assert listed
     assert reason in json.loads(Path(listed[1]).read_text())["reason"]
-    store = (tmp_path / "other").as_uri()
-    url = prepare(store, tmp_path, described, max_rejected=1, **options)
+    url = prepared(tmp_path, described, "other", max_rejected=1, **options)
     assert sum(split.records for split in load_dataset(url).splits.values()) == 100
     entry = json.loads(open_store(url).get("quarantine/00000.jsonl"))
     assert (entry["file"], entry["offset"]) == (f"{described['url']}/x.csv", len(LINES))
@@ -392,12 +355,12 @@ def test_a_day_that_does_not_exist_is_no_day_of_the_next_month(tmp_path: Path) -
     days = [f"{each % 28 + 1}.2.2026" for each in range(100)]
     described = write_csv(tmp_path / "in", "n,label\n" + "".join(f"{day},1\n" for day in days))
     described["types"]["n"] = "date %d.%m.%Y"
-    url = prepare((tmp_path / "store").as_uri(), tmp_path, described)
+    url = prepared(tmp_path, described)
     assert load_statistics(url)["n"]["max"] == 20512  # days from 1970 to 2026-02-28
     with (tmp_path / "in" / "x.csv").open("a") as file:
         file.write("30.2.2026,1\n")
     with pytest.raises(FinalError, match=r"line 102: column 'n': '30\.2\.2026'.* for month"):
-        prepare((tmp_path / "other").as_uri(), tmp_path, described)
+        prepared(tmp_path, described, "other")
 
 
 def test_the_line_of_a_rejected_record_counts_empty_lines_and_is_not_known_amid_a_file(
@@ -408,11 +371,11 @@ def test_the_line_of_a_rejected_record_counts_empty_lines_and_is_not_known_amid_
     described = write_csv(tmp_path / "in", text)
     found = ["x,1", "y,0"]
     with pytest.raises(FinalError, match=r"line 12: column 'n': 'x' .*\n.*line 95: .*'y' is no"):
-        prepare((tmp_path / "store").as_uri(), tmp_path, described)
+        prepared(tmp_path, described)
     assert [text.splitlines().index(each) + 1 for each in found] == [12, 95]
     monkeypatch.setattr("aerotrain.data.sources.text.FRAGMENT_BYTES", 200)
     with pytest.raises(FinalError, match=rf"byte {text.index('y,0')}: column 'n': 'y' is no int64"):
-        prepare((tmp_path / "other").as_uri(), tmp_path, described)
+        prepared(tmp_path, described, "other")
 
 
 def test_too_many_rejected_records_in_all_partitions_together_fail_finalize(tmp_path: Path) -> None:
@@ -424,29 +387,22 @@ def test_too_many_rejected_records_in_all_partitions_together_fail_finalize(tmp_
         FinalError,
         match=r"(?s)at least 2 records were .*\.csv at.*\.csv at.*/datasets/\w+/quarantine/ lists",
     ):
-        prepare((tmp_path / "store").as_uri(), tmp_path, described, max_rejected=1, part_bytes=1)
+        prepared(tmp_path, described, max_rejected=1, part_bytes=1)
 
 
-def test_missing_values_are_filled_if_a_fill_value_is_set(tmp_path: Path) -> None:
+def test_missing_values_are_filled_with_a_value_of_the_column(tmp_path: Path) -> None:
     described = write_csv(tmp_path / "in", LINES + ",1\n")
-    url = prepare((tmp_path / "store").as_uri(), tmp_path, described, fill={"n": -1})
+    url = prepared(tmp_path, described, fill={"n": -1})
     numbers = [each["n"] for split in load_dataset(url).splits for each in records(url, split)]
     assert sorted(numbers) == [-1, *range(100)]
-
-
-def test_a_fill_value_that_is_no_value_of_the_column_is_refused(tmp_path: Path) -> None:
-    described = write_csv(tmp_path / "in", LINES + ",1\n")
-    with pytest.raises(
-        SpecError, match="fill has 'none' for the column 'n', whose values are int6"
-    ):
-        prepare((tmp_path / "store").as_uri(), tmp_path, described, fill={"n": "none"})
+    with pytest.raises(SpecError, match="fill has 'none' for the column 'n', whose values are int"):
+        prepared(tmp_path, described, fill={"n": "none"})
 
 
 def test_integers_with_missing_values_are_numbers_if_their_type_is_float32(tmp_path: Path) -> None:
     columns = {"n": pa.array([1, None, 3] * 10), "label": [0] * 30}
-    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
-    described = {**source(tmp_path / "x.parquet"), "types": {"n": "float32"}}
-    url = prepare(tmp_path.as_uri(), tmp_path, described, splits={"all": 1})
+    described = {**files(tmp_path, columns), "types": {"n": "float32"}}
+    url = prepared(tmp_path, described, splits={"all": 1})
     values = sorted(str(each["n"]) for each in records(url, "all"))
     assert values == sorted(["1.0", "nan", "3.0"] * 10)
 
@@ -456,28 +412,22 @@ def test_two_records_with_one_key_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         FinalError, match=r"1 record repeats a key, the first at .*byte 28 and .*byte"
     ):
-        prepare((tmp_path / "store").as_uri(), tmp_path, described, key=["n"])
+        prepared(tmp_path, described, key=["n"])
 
 
 def test_two_records_of_different_partitions_with_one_key_are_named_by_finalize(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duplicates, "RANGE_HASHES", 100)  # several ranges of hashes
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for number in range(4):
-        ids = [*range(100 * number, 100 * number + 100)]
-        pq.write_table(pa.table({"id": ids, "n": ids}), folder / f"{number}.parquet")
+    tables = [{"id": [*range(100 * n, 100 * n + 100)], "n": [0] * 100} for n in range(4)]
     options: dict[str, Any] = {"key": ["id"], "part_bytes": 1}
-    store = (tmp_path / "store").as_uri()
-    prepare(store, tmp_path, source(folder), **options)
-    pq.write_table(pa.table({"id": [400, 25], "n": [1, 2]}), folder / "4.parquet")
+    prepared(tmp_path, files(tmp_path, *tables), **options)
     words = r"1 record repeats a key, .* at .*[04]\.parquet, row \d+ and .*[04]\.parquet, row \d+;"
+    described = files(tmp_path, *tables, {"id": [400, 25], "n": [1, 2]})
     for _ in range(2):
         with pytest.raises(FinalError, match=words):
-            prepare(store, tmp_path, source(folder), **options)
-    pq.write_table(pa.table({"id": [400, 401], "n": [1, 2]}), folder / "4.parquet")
-    prepare(store, tmp_path, source(folder), **options)
+            prepared(tmp_path, described, **options)
+    prepared(tmp_path, files(tmp_path, *tables, {"id": [400, 401], "n": [0, 0]}), **options)
 
 
 def test_different_keys_with_equal_hashes_are_not_duplicates(
@@ -488,50 +438,46 @@ def test_different_keys_with_equal_hashes_are_not_duplicates(
 
     monkeypatch.setattr(batch_writer, "hashes_of", four)
     monkeypatch.setattr(duplicates, "hashes_of", four)
-    url = prepare((tmp_path / "s").as_uri(), tmp_path, source(table), key=["id"], splits=TWO)
+    url = prepared(tmp_path, source(table), "s", key=["id"], splits=TWO)
     assert sum(split.records for split in load_dataset(url).splits.values()) == 1000
 
 
-def test_a_record_larger_than_a_shard_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    pq.write_table(pa.table({"t": ["x", "y" * 5000]}), tmp_path / "in" / "x.parquet")
-    with pytest.raises(FinalError, match=r"row 1: its 50.. bytes are more than a whole shard"):
-        prepare((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"), shard_bytes=1000)
-
-
-def test_a_column_that_changes_its_type_between_files_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for number, value in ((1, 5), (2, "five")):
-        pq.write_table(pa.table({"n": [value] * 9}), tmp_path / "in" / f"{number}.parquet")
-    words = r"2\.parquet: column 'n' cannot be cast to int64 .*: it is string"
-    with pytest.raises(SourceError, match=words):
-        prepare((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
-
-
 @pytest.mark.parametrize(
-    ("first", "second", "words"),
+    ("first", "second", "options", "words"),
     [
+        (["x", "y" * 5000], ["z"], {"shard_bytes": 1000}, "row 1: its 50.. bytes are more than a"),
+        (
+            [5] * 9,
+            ["five"] * 9,
+            {},
+            r"1\.parquet: column 'n' cannot be cast to int64 .*: it is string",
+        ),
         (
             [[1, 2], [3]],
             [[1, 2]],
+            {},
             "the column 'n' holds lists of 2 and of 1 values; pad them",
         ),
-        ([[1, 2]], [[1, 2], [3]], r"2\.parquet: column 'n' .* holds lists of 2 and of 1 values"),
+        (
+            [[1, 2]],
+            [[1, 2], [3]],
+            {},
+            r"1\.parquet: column 'n' .* holds lists of 2 and of 1 values",
+        ),
         (
             [[1, 2]],
             [[3]],
-            r"2\.parquet: column 'n' cannot be cast to int64 of shape \(2,\).*\(1,\); pad them",
+            {},
+            r"1\.parquet: column 'n' cannot be cast to int64 of shape \(2,\).*\(1,\); pad them",
         ),
     ],
 )
-def test_lists_of_different_lengths_are_refused(
-    tmp_path: Path, first: list[Any], second: list[Any], words: str
+def test_a_column_that_no_data_set_can_hold_is_refused(
+    tmp_path: Path, first: list[Any], second: list[Any], options: dict[str, Any], words: str
 ) -> None:
-    (tmp_path / "in").mkdir()
-    for number, values in ((1, first), (2, second)):
-        pq.write_table(pa.table({"n": values}), tmp_path / "in" / f"{number}.parquet")
+    described = files(tmp_path, {"n": first}, {"n": second})
     with pytest.raises(FinalError, match=words):
-        prepare((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
+        prepared(tmp_path, described, **options)
 
 
 @pytest.mark.parametrize(
@@ -557,11 +503,5 @@ def test_rules_that_do_not_fit_the_columns_are_refused(
     table: Path, tmp_path: Path, arguments: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(SpecError, match=words):
-        run_step(
-            "data.prepare.plan",
-            (tmp_path / "s").as_uri(),
-            tmp_path,
-            source=source(table),
-            **arguments,
-        )
-    assert not (tmp_path / "s").exists()
+        prepared(tmp_path, source(table), **arguments)
+    assert not (tmp_path / "store").exists()

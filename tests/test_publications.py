@@ -1,12 +1,28 @@
 """Publications of many files: complete or absent, and fetched as they were published."""
 
+import hashlib
 import json
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.store import MANIFEST, CorruptError, MissingError, Store, fetch, open_store, publish
+from aerotrain.store import (
+    MANIFEST,
+    ChangedError,
+    CorruptError,
+    MissingError,
+    Store,
+    StoredFile,
+    StoreFull,
+    fetch,
+    fetch_file,
+    open_store,
+    publish,
+)
+from aerotrain.store.manifest import RANGE
 
 
 @pytest.fixture
@@ -59,19 +75,74 @@ def test_files_without_a_manifest_are_not_published(
     assert not (tmp_path / "copy").exists()
 
 
-@pytest.mark.parametrize("content", [b"weighty", b"weight", None])
-def test_an_object_that_changed_is_named_and_not_kept(
-    store_url: str, folder: Path, tmp_path: Path, content: bytes | None
+CONTENT = bytes(range(256)) * (5 * RANGE // 512)  # two and a half ranges
+
+
+def stored(content: bytes) -> StoredFile:
+    return StoredFile(len(content), hashlib.sha256(content).hexdigest())
+
+
+@pytest.mark.parametrize("size", [0, 1, RANGE - 1, RANGE, RANGE + 1, len(CONTENT)])
+def test_every_byte_is_fetched(store_url: str, tmp_path: Path, size: int) -> None:
+    store = open_store(store_url)
+    store.put("shard", CONTENT[:size])
+    fetch_file(store, "shard", stored(CONTENT[:size]), tmp_path / "down/shard")
+    assert (tmp_path / "down/shard").read_bytes() == CONTENT[:size]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [CONTENT[:-1], CONTENT + b"more", CONTENT[:-1] + b"x", b"", None],
+    ids=["shorter", "longer", "another byte", "empty", "missing"],
+)
+def test_an_object_that_differs_from_the_manifest_is_named_and_not_kept(
+    store_url: str, tmp_path: Path, content: bytes | None
 ) -> None:
     store = open_store(store_url)
-    publish(store, folder, "serving/1", {})
-    if content is None:
-        store.delete("serving/1/variables/data")
-    else:
-        store.put("serving/1/variables/data", content)
-    with pytest.raises(CorruptError, match=r"/serving/1/variables/data is (corrupt|missing)"):
-        fetch(store, "serving/1", tmp_path / "copy")
-    assert not (tmp_path / "copy/variables/data").exists()
+    if content is not None:
+        store.put("shard", content)
+    with pytest.raises(CorruptError, match=r"shard is (corrupt|missing).* its manifest"):
+        fetch_file(store, "shard", stored(CONTENT), tmp_path / "down/shard")
+    assert not list(tmp_path.glob("down/*"))
+
+
+class AfterFirst(Executor):
+    """Runs each task at once, and a callback before the second task."""
+
+    def __init__(self, happens: Any) -> None:
+        self._happens = happens
+        self._given = 0
+
+    def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self._given += 1
+        if self._given == 2:
+            self._happens()
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*args, **kwargs))
+        except ChangedError as error:
+            future.set_exception(error)
+        return future
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_detected(
+    store_url: str, tmp_path: Path
+) -> None:
+    store = open_store(store_url)
+    store.put("shard", CONTENT)
+    pool = AfterFirst(lambda: store.put("shard", CONTENT[::-1]))
+    with pytest.raises(ChangedError, match="shard changed since it was listed"):
+        fetch_file(store, "shard", stored(CONTENT), tmp_path / "down/shard", pool)
+    assert list((tmp_path / "down").iterdir()) == []
+
+
+def test_a_full_disk_is_reported(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    store = open_store((tmp_path / "store").as_uri())
+    store.put("shard", CONTENT)
+    request.getfixturevalue("small_files")
+    with pytest.raises(StoreFull, match=r"no room is left for .*down/shard .*free some space"):
+        fetch_file(store, "shard", stored(CONTENT), tmp_path / "down/shard")
+    assert list((tmp_path / "down").iterdir()) == []
 
 
 def test_a_manifest_that_points_outside_is_refused(

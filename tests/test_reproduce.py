@@ -86,9 +86,9 @@ def test_a_version_is_trained_again_to_equal_bits_and_a_changed_source_is_named(
 
 @pytest.mark.process
 def test_weights_that_differ_are_counted_with_the_greatest_difference() -> None:
-    from aerotrain.reproduction.retraining import WeightsComparison
+    from aerotrain.reproduction.retraining import result
 
-    said = str(WeightsComparison(equal=3, differing={"dense/bias": 0.25, "dense/kernel": 0.5}))
+    said = result(3, {"dense/bias": 0.25, "dense/kernel": 0.5})
     assert said == "2 of 5 variables differ, by at most 0.5, in dense/kernel"
 
 
@@ -104,7 +104,7 @@ def test_weights_that_differ_are_counted_with_the_greatest_difference() -> None:
 def test_why_another_training_differs_depends_on_the_strategy(
     strategy: str, deterministic: bool, words: list[str]
 ) -> None:
-    from aerotrain.reproduction.changes import why_different
+    from aerotrain.reproduction.origin import why_different
 
     said = list(why_different(strategy, deterministic=deterministic))
     assert [any(word in each for each in said) for word in words] == [True] * len(said)

@@ -2,7 +2,6 @@
 
 import http.client
 import itertools
-import json
 import os
 import signal
 import ssl
@@ -18,14 +17,12 @@ import grpc
 import psutil
 import pytest
 
-from aerotrain.store import StoreRefused, open_store
+from aerotrain.store import open_store
 from aerotrain.supervisor.ports import reserved_ports
 from devtools.s3_server import (
     CREDENTIALS,
     S3Server,
-    _credential,
     s3_server,
-    weed_arguments,
 )
 from devtools.weed import CERTIFICATE, PORT_FLAGS
 from support.listening import Address, listening
@@ -187,14 +184,6 @@ def asked(tls: ssl.SSLContext, port: int, method: str, path: str) -> int:
         connection.close()
 
 
-def test_s3_refuses_a_wrong_secret(server: S3Server) -> None:
-    wrong = {**server.environment, "AWS_SECRET_ACCESS_KEY": "guessed"}
-    with pytest.raises(StoreRefused):
-        open_store("s3://kept", wrong).get("model")
-    with pytest.raises(StoreRefused):
-        open_store("s3://kept", wrong).put("stray", b"x")
-
-
 def test_no_secret_of_a_server_is_on_its_command_line_or_for_other_users(
     server: S3Server, folder: Path
 ) -> None:
@@ -205,32 +194,6 @@ def test_no_secret_of_a_server_is_on_its_command_line_or_for_other_users(
     assert [each for each in [*keys, server.secret_key] if each in said] == []
     private = [folder / CERTIFICATE, folder / CREDENTIALS]
     assert [stat.S_IMODE(each.stat().st_mode) for each in private] == [0o600, 0o600]
-
-
-def test_objects_from_before_the_signing_keys_can_be_read(tmp_path: Path) -> None:
-    _credential(tmp_path)  # as at the first start
-    with reserved_ports(len(PORT_FLAGS)) as held:
-        ports = [each.number for each in held]
-        words = weed_arguments(Path(sys.executable).with_name("weed"), tmp_path, ports)
-        with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
-            old = S3Server(
-                ports=ports, access_key="aerotrain", secret_key=_secret(tmp_path), process=process
-            )
-            wait_until(old.is_up)
-            old.make_bucket("kept")
-            open_store("s3://kept", old.environment).put("model", MODEL)
-            old.stop()
-    with s3_server(tmp_path) as new:
-        store = open_store("s3://kept", new.environment)
-        assert store.get("model") == MODEL
-        store.put("another", b"x")
-        assert [each.key for each in store.list()] == ["another", "model"]
-
-
-def _secret(folder: Path) -> str:
-    identity = json.loads((folder / CREDENTIALS).read_text())["identities"][0]
-    secret: str = identity["credentials"][0]["secretKey"]
-    return secret
 
 
 def wait_until(true: Callable[[], bool]) -> None:
@@ -266,15 +229,6 @@ def test_a_server_that_was_killed_is_started_again_with_its_objects(tmp_path: Pa
         assert "s3-server ended with SIGKILL and was started again" in server.restart_if_ended()
         assert store.get("model") == MODEL
         store.put("another", b"x")
-
-
-def test_credentials_in_the_environment_do_not_replace_those_of_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "aerotrain")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of another store")
-    with s3_server(tmp_path) as server:
-        assert server.is_up()
 
 
 @contextmanager

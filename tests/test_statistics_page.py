@@ -19,11 +19,12 @@ from aerotrain.contract.layout import PAGE, STATISTICS
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Shard, Split, load_statistics
 from aerotrain.data.hashing import hashes_of
+from aerotrain.data.partitions import Rejections
 from aerotrain.data.records import Columns, column_of
 from aerotrain.data.sources import Rejected
 from aerotrain.data.statistics.axis import BINS, Axis
 from aerotrain.data.statistics.column import Statistics
-from aerotrain.data.statistics.page import DataComparison, Described, Rejections, page
+from aerotrain.data.statistics.page import DataComparison, Described, page
 from aerotrain.data.statistics.pictures import CLASS_BYTES, CLASSES, OF_CLASS, png, reduced
 from aerotrain.standalone import prepare
 from aerotrain.standalone.cli import main

@@ -7,8 +7,9 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +23,7 @@ from aerotrain.store import (
     CorruptError,
     ExistsError,
     MissingError,
+    Store,
     StoreFull,
     StoreRefused,
     StoreUnavailable,
@@ -30,8 +32,31 @@ from aerotrain.store import (
     probe,
 )
 from aerotrain.store.local import LocalStore
-from aerotrain.store.manifest import StoredFile, fetch_in_ranges
+from aerotrain.store.manifest import StoredFile
 from devtools.s3_server import S3Server
+
+KEYS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """An endpoint that logs nothing."""
+
+    def log_message(self, *_: object) -> None: ...
+
+
+class ManyAtOnce(ThreadingHTTPServer):
+    request_queue_size = 100
+
+
+@contextmanager
+def behind(endpoint: type[Endpoint]) -> Iterator[Store]:
+    """A store behind such an endpoint."""
+    with ManyAtOnce(("127.0.0.1", 0), endpoint) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        yield open_store("s3://bucket/x", KEYS | {"AWS_ENDPOINT_URL": url})
+        server.shutdown()
+
 
 _KILLED_WHILE_WRITING = """
     import os, sys
@@ -130,7 +155,7 @@ def test_an_unresponsive_endpoint_is_unavailable_within_a_minute() -> None:
 def test_an_interrupted_download_is_a_temporary_error(tmp_path: Path) -> None:
     """An endpoint that promises 1000 bytes, sends 10 and disconnects."""
 
-    class Breaking(BaseHTTPRequestHandler):
+    class Breaking(Endpoint):
         def do_HEAD(self) -> None:
             self.send_response(200)
             self.send_header("Content-Length", "1000")
@@ -140,19 +165,11 @@ def test_an_interrupted_download_is_a_temporary_error(tmp_path: Path) -> None:
             self.do_HEAD()
             self.wfile.write(b"x" * 10)
 
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Breaking) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
-        endpoint = f"http://127.0.0.1:{server.server_port}"
-        store = open_store("s3://bucket/x", keys | {"AWS_ENDPOINT_URL": endpoint})
+    with behind(Breaking) as store:
         with pytest.raises(StoreUnavailable):
             store.get("object")
         with pytest.raises(StoreUnavailable):
             store.download("object", tmp_path / "object")
-        server.shutdown()
     assert not list(tmp_path.iterdir())
 
 
@@ -164,7 +181,7 @@ def test_a_conditional_write_whose_response_was_lost_is_recognized_by_its_conten
     """An endpoint that carries out a write, disconnects, and rejects the repeated write."""
     came: list[str] = []
 
-    class Forgetful(BaseHTTPRequestHandler):
+    class Forgetful(Endpoint):
         def do_PUT(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             came.append(str(self.headers["If-Match"] or self.headers["If-None-Match"]))
@@ -181,24 +198,16 @@ def test_a_conditional_write_whose_response_was_lost_is_recognized_by_its_conten
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
-        endpoint = f"http://127.0.0.1:{server.server_port}"
-        store = open_store("s3://bucket/x", keys | {"AWS_ENDPOINT_URL": endpoint})
+    with behind(Forgetful) as store:
         if written == b"own":
             assert store.put("object", b"own", **condition) == "after"
         else:
             with pytest.raises((ExistsError, ChangedError)):
                 store.put("object", b"own", **condition)
-        server.shutdown()
     assert came == ['"before"' if "if_match" in condition else "*"] * 2
 
 
-class Denying(BaseHTTPRequestHandler):
+class Denying(Endpoint):
     """An endpoint that answers a key ``<status>-<code>`` with these, to HEAD without the code."""
 
     def do_HEAD(self) -> None:
@@ -214,13 +223,6 @@ class Denying(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-
-class ManyAtOnce(ThreadingHTTPServer):
-    request_queue_size = 100
 
 
 #: What the codes that S3 documents mean for a run, besides those of requests that are not made.
@@ -253,16 +255,11 @@ def test_each_error_code_is_worth_another_try_or_final_also_in_a_response_withou
             return type(error)
         return None
 
-    with ManyAtOnce(("127.0.0.1", 0), Denying) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
-        endpoint = f"http://127.0.0.1:{server.server_port}"
-        store = open_store("s3://bucket/x", keys | {"AWS_ENDPOINT_URL": endpoint})
+    with behind(Denying) as store:
         expected = {key: each for each, codes in CODES.items() for key in codes.split()}
         with ThreadPoolExecutor(len(expected)) as pool:  # botocore pauses before each try
             got = dict(zip(expected, pool.map(partial(kind, store.get), expected), strict=True))
             head = dict(zip(expected, pool.map(partial(kind, store.stat), expected), strict=True))
-        server.shutdown()
     assert got == expected
     assert head == {**expected, "404-NoSuchBucket": MissingError}
 
@@ -272,34 +269,25 @@ def test_a_download_that_is_damaged_once_is_repeated_and_twice_is_corrupt(tmp_pa
         damaged = 0
 
         def get_range(self, key: str, start: int, end: int, etag: str) -> bytes:
-            return self._noise(super().get_range(key, start, end, etag))
-
-        def download(self, key: str, path: Path) -> None:
-            super().download(key, path)
-            path.write_bytes(self._noise(path.read_bytes()))
-
-        def _noise(self, data: bytes) -> bytes:
             self.damaged -= 1
+            data = super().get_range(key, start, end, etag)
             return data[::-1] if self.damaged >= 0 else data
 
     store = Noisy(tmp_path / "store")
     store.put("x", b"content")
     expected = StoredFile.of(tmp_path / "store/x")
-    with ThreadPoolExecutor(1) as pool:
-        for fetch in (fetch_file, partial(fetch_in_ranges, pool=pool)):
-            store.damaged = 1
-            fetch(store, "x", expected, tmp_path / "down/x")
-            assert (tmp_path / "down/x").read_bytes() == b"content"
-            (tmp_path / "down/x").unlink()
-            store.damaged = 2
-            with pytest.raises(CorruptError, match="x is corrupt: its manifest says 7 bytes"):
-                fetch(store, "x", expected, tmp_path / "down/x")
-            assert not list((tmp_path / "down").iterdir())
+    store.damaged = 1
+    fetch_file(store, "x", expected, tmp_path / "down/x")
+    assert (tmp_path / "down/x").read_bytes() == b"content"
+    (tmp_path / "down/x").unlink()
+    store.damaged = 2
+    with pytest.raises(CorruptError, match="x is corrupt: its manifest says 7 bytes"):
+        fetch_file(store, "x", expected, tmp_path / "down/x")
+    assert not list((tmp_path / "down").iterdir())
 
 
 def _expect_unavailable(endpoint: str) -> None:
-    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
-    store = open_store("s3://bucket/x", keys | {"AWS_ENDPOINT_URL": endpoint})
+    store = open_store("s3://bucket/x", KEYS | {"AWS_ENDPOINT_URL": endpoint})
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match=f"{endpoint} did not answer"):
         probe(store)

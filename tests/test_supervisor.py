@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aerotrain.supervisor import protocol
-from aerotrain.supervisor.preloading import version
+from aerotrain.supervisor.fork_server import version
 from aerotrain.supervisor.replica_process import ReplicaFolder
 from aerotrain.supervisor.supervisor import SupervisedReplica
 

@@ -36,8 +36,11 @@ def training(folder: Path, **environment: str) -> Job:
 
 
 def test_a_training_is_forked_and_a_user_module_is_not(tmp_path: Path) -> None:
-    assert may_fork(training(tmp_path), CHIEF, {"HOME": "/home"})
+    assert may_fork(training(tmp_path, WORD="a"), CHIEF, {"HOME": "/home"})
     assert not may_fork(job(tmp_path, ALONE, {}), CHIEF, {"HOME": "/home"})
+    threaded = training(tmp_path, OMP_NUM_THREADS="1")  # by another number than the server's
+    assert not may_fork(threaded, CHIEF, {})
+    assert may_fork(threaded, CHIEF, {"OMP_NUM_THREADS": "1"})
 
 
 @pytest.mark.parametrize("name", NEVER_WITH)
@@ -45,15 +48,6 @@ def test_a_variable_that_changes_an_import_prevents_forking(tmp_path: Path, name
     variable = f"{name}X" if name.endswith("_") else name
     assert not may_fork(training(tmp_path), CHIEF, {variable: "1"})
     assert not may_fork(training(tmp_path, **{variable: "1"}), CHIEF, {})
-
-
-def test_a_replica_with_another_number_of_threads_than_the_server_is_not_forked(
-    tmp_path: Path,
-) -> None:
-    threaded = training(tmp_path, OMP_NUM_THREADS="1")
-    assert not may_fork(threaded, CHIEF, {})
-    assert may_fork(threaded, CHIEF, {"OMP_NUM_THREADS": "1"})
-    assert may_fork(training(tmp_path, WORD="a"), CHIEF, {})
 
 
 def test_what_the_imports_set_themselves_does_not_prevent_forking(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from unittest import mock
 import numpy as np
 
 from aerotrain import replica, training
-from aerotrain.supervisor.preloading import IMPORTED
+from aerotrain.supervisor.fork_server import IMPORTED
 from aerotrain.supervisor.processes import send
 
 _LEGACY = "TF_USE_LEGACY_KERAS"

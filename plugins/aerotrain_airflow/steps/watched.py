@@ -15,7 +15,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.layout import WATCHED, path_segment
 from aerotrain.contract.preparing import HIDDEN
 from aerotrain.store import Store
-from aerotrain.store.swap import swap
+from aerotrain.store.protocol import swap
 
 FORMAT = 1
 

@@ -125,11 +125,6 @@ def latest_key(name: str) -> str:
     return f"{LATEST}/{name}.json"
 
 
-def predictions_key(fingerprint: str) -> str:
-    """The folder of predictions."""
-    return f"{PREDICTIONS}/{fingerprint}"
-
-
 def code_key(sha256: str) -> str:
     """The archive of modules with that hash."""
     return f"{CODE}/{sha256}.tar.gz"

@@ -9,12 +9,10 @@ In the folder of the output, such as ``datasets/<fingerprint>/``: ``plan.json`` 
 partition, ``plan/00003.json`` with its fragments come first; ``parts/00003.json`` comes after the
 files of that partition, such as ``quarantine/00003.jsonl`` of its rejected records;
 ``manifest.json`` comes last. At the top of the store, ``parts/<fingerprint of a partition>.json``
-says where that partition was written. In the documents, a partition is a "part" and a fragment a
-"piece".
+says where that partition was written.
 """
 
 import json
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -25,7 +23,7 @@ from typing import Any, ClassVar, Self
 
 from aerotrain.contract.errors import FinalError, counted
 from aerotrain.contract.layout import PARTS, PLAN, QUARANTINE
-from aerotrain.data.hashing import short_hash
+from aerotrain.data.hashing import fingerprint_of, short_hash
 from aerotrain.data.sources import Fragment, Rejected
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
@@ -37,6 +35,7 @@ SHOWN = 10
 #: Stands for the number of its partition in the key of a file.
 NUMBER = "{number}"
 
+_FRAGMENTS = f"plan/{NUMBER}.json"
 _QUARANTINE = f"{QUARANTINE}{NUMBER}.jsonl"
 
 #: The fragments of one partition.
@@ -48,64 +47,51 @@ def key_of(file: str, partition: int) -> str:
     return file.replace(NUMBER, f"{partition:05d}")
 
 
-def partition_key(partition: int) -> str:
-    """The key of the document that exists once all files of the partition are written."""
-    return key_of(f"{PARTS}/{NUMBER}.json", partition)
-
-
 def quarantine_key(partition: int) -> str:
     """The key of the partition's rejected records, as JSON lines."""
     return key_of(_QUARANTINE, partition)
 
 
-def _fragments_key(partition: int) -> str:
-    return key_of(f"plan/{NUMBER}.json", partition)
-
-
-def _known_key(fingerprint: str) -> str:
-    """The key, at the top of the store, of the place where that partition was written."""
-    return f"{PARTS}/{fingerprint}.json"
+def partition_key(partition: int) -> str:
+    """The key of the document that exists once all files of the partition are written."""
+    return key_of(f"{PARTS}/{NUMBER}.json", partition)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(ABC):
-    """What is to be written: the source, as it was listed, and fingerprints of the partitions."""
+class Plan:
+    """What is to be written: the source, as it was listed, by which rules, and the partitions.
 
-    #: What is written, by which step, and the version of the format of its documents.
+    ``partitions`` are their fingerprints, hashes of everything that decides what is written.
+    """
+
+    #: What is written, by which step, into which folder, and the version of its documents.
     OUTPUT: ClassVar[str]
     STEP: ClassVar[str]
+    FOLDER: ClassVar[str]
     VERSION: ClassVar[int]
 
     source: Mapping[str, Any]
+    rules: Any
     partitions: tuple[str, ...]
 
     @property
-    @abstractmethod
-    def folder(self) -> str:
-        """The key of the output's folder, named by a hash of all that decides what is written."""
+    def fingerprint(self) -> str:
+        """The name of the output."""
+        return fingerprint_of([self.VERSION, self.partitions])
 
     @property
-    @abstractmethod
-    def max_rejected(self) -> int:
-        """How many records may be rejected."""
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """The fields of a subclass as JSON."""
-
-    @classmethod
-    @abstractmethod
-    def fields_of(cls, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a subclass, from what ``to_dict`` returned."""
+    def folder(self) -> str:
+        """The key of the output's folder."""
+        return f"{self.FOLDER}/{self.fingerprint}"
 
     def to_json(self) -> str:
-        document = {
-            "version": self.VERSION,
-            "source": dict(self.source),
-            "parts": list(self.partitions),
-            **self.to_dict(),
-        }
+        document = {"version": self.VERSION, **asdict(self)}
         return json.dumps(document, sort_keys=True, indent=1) + "\n"
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        """The plan of a document, without its version."""
+        return cls(**data)
 
     @classmethod
     def read(cls, store: Store) -> Self:
@@ -120,13 +106,12 @@ class Plan(ABC):
             raise FinalError(
                 f"no {cls.OUTPUT} is planned at {store.url}; run {cls.STEP} for its source"
             ) from error
-        if data["version"] != cls.VERSION:
+        if (version := data.pop("version")) != cls.VERSION:
             raise FinalError(
-                f"the {cls.OUTPUT} at {store.url} was planned for version {data['version']} of the "
+                f"the {cls.OUTPUT} at {store.url} was planned for version {version} of the "
                 f"format, this is version {cls.VERSION}; plan it again"
             )
-        partitions = tuple(data["parts"])
-        return cls(source=data["source"], partitions=partitions, **cls.fields_of(data))
+        return cls.of({**data, "partitions": tuple(data["partitions"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +139,35 @@ class WrittenPartition:
         return cls(**data, first_rejected=first)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rejections:
+    """How many records were rejected, the first of them, and where all are listed."""
+
+    count: int = 0
+    first: Sequence[Rejected] = ()
+    url: str = ""
+
+    def check(self, most: int) -> None:
+        """Check that no more than ``most`` records were rejected.
+
+        Raises:
+            FinalError: more were; the message names the first, and ``url``, which lists all.
+        """
+        if self.count <= most:
+            return
+        alike: dict[tuple[str, str], list[str]] = {}
+        for each in self.first:
+            alike.setdefault((each.file, each.reason), []).append(each.place)
+        listed = "\n".join(
+            f"  {file} at {', '.join(places)}: {reason}" for (file, reason), places in alike.items()
+        )
+        were = f"{counted(self.count, 'record')} {'was' if self.count == 1 else 'were'}"
+        raise FinalError(
+            f"at least {were} rejected, and max_rejected is {most}:\n{listed}\n"
+            f"correct them, or raise max_rejected; {self.url} lists them"
+        )
+
+
 class Quarantine(AbstractContextManager["Quarantine"]):
     """Writes rejected records, with their files, offsets and reasons, to a file of JSON lines.
 
@@ -161,10 +175,8 @@ class Quarantine(AbstractContextManager["Quarantine"]):
     """
 
     def __init__(self, path: Path, most: int, url: str) -> None:
-        self.count = 0
-        self.first: list[Rejected] = []
+        self.rejections = Rejections(url=url)
         self._most = most
-        self._url = url
         self._file = path.open("w")
 
     def __exit__(self, *_error: object) -> None:
@@ -178,47 +190,38 @@ class Quarantine(AbstractContextManager["Quarantine"]):
         """
         for each in rejected:
             self._file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
-        self.count += len(rejected)
-        self.first += rejected[: SHOWN - len(self.first)]
-        if self.count > self._most and len(self.first) == SHOWN:
+        self.rejections = replace(
+            self.rejections,
+            count=self.rejections.count + len(rejected),
+            first=[*self.rejections.first, *rejected][:SHOWN],
+        )
+        if len(self.rejections.first) == SHOWN:
             self.check()
 
     def check(self) -> None:
         """Raise ``FinalError`` if more than the limit were rejected."""
-        check_rejected(self.count, self.first, self._url, self._most)
-
-
-def check_rejected(count: int, first: Sequence[Rejected], url: str, most: int) -> None:
-    """Check that no more than ``most`` records were rejected.
-
-    Raises:
-        FinalError: more were; the message names the first, and ``url``, which lists all.
-    """
-    if count <= most:
-        return
-    alike: dict[tuple[str, str], list[str]] = {}
-    for each in first[:SHOWN]:
-        alike.setdefault((each.file, each.reason), []).append(each.place)
-    listed = "\n".join(
-        f"  {file} at {', '.join(places)}: {reason}" for (file, reason), places in alike.items()
-    )
-    raise FinalError(
-        f"at least {counted(count, 'record')} {'was' if count == 1 else 'were'} rejected, and "
-        f"max_rejected is {most}:\n{listed}\ncorrect them, or raise max_rejected; {url} lists them"
-    )
+        self.rejections.check(self._most)
 
 
 # --- plan
 
 
-def adjacent(fragments: Iterable[Fragment], part_bytes: int) -> Iterator[list[Fragment]]:
-    """Fragments in their order, about ``part_bytes`` bytes of records together.
+def grouped(
+    fragments: Iterable[Fragment], part_bytes: int, seed: int | None = None
+) -> Iterator[list[Fragment]]:
+    """The fragments of each partition, about ``part_bytes`` bytes of records together.
 
-    One of unknown size is alone.
+    A fragment of unknown size is a partition of its own. With a ``seed``, the others are sorted by
+    a hash of it and their names, so that records of distant files are shuffled together, and a
+    changed fragment changes no partition but its own.
     """
+
+    def place(fragment: Fragment) -> str:
+        return "" if fragment.bytes is None else short_hash(str(seed), fragment.name)
+
     group: list[Fragment] = []
     size = 0
-    for fragment in fragments:
+    for fragment in fragments if seed is None else sorted(fragments, key=place):
         content = part_bytes if fragment.bytes is None else fragment.bytes
         if group and size + content > part_bytes:
             yield group
@@ -227,25 +230,6 @@ def adjacent(fragments: Iterable[Fragment], part_bytes: int) -> Iterator[list[Fr
         size += content
     if group:
         yield group
-
-
-def shuffled_together(
-    fragments: Iterable[Fragment], part_bytes: int, seed: int
-) -> Iterator[list[Fragment]]:
-    """The fragments of each partition, about ``part_bytes`` bytes of records together.
-
-    A fragment of unknown size is a partition of its own. The others are sorted by a hash of
-    ``seed`` and their names, so that records of distant files are shuffled together, and a changed
-    fragment changes no partition but its own.
-    """
-    sized: list[Fragment] = []
-    for fragment in fragments:
-        if fragment.bytes is None:
-            yield [fragment]
-        else:
-            sized.append(fragment)
-    sized.sort(key=lambda fragment: short_hash(str(seed), fragment.name))
-    yield from adjacent(sized, part_bytes)
 
 
 def is_finished(store: Store) -> bool:
@@ -274,14 +258,13 @@ def publish_plan(
 
 
 def _put_fragments(store: Store, partition: int, fragments: Fragments) -> None:
-    document = json.dumps({"pieces": list(fragments)}) + "\n"
-    store.put(_fragments_key(partition), document.encode())
+    store.put(key_of(_FRAGMENTS, partition), (json.dumps(fragments) + "\n").encode())
 
 
 def read_fragments(store: Store, partition: int) -> Fragments:
     """The fragments of a planned partition."""
-    pieces: Fragments = json.loads(store.get(_fragments_key(partition)))["pieces"]
-    return pieces
+    fragments: Fragments = json.loads(store.get(key_of(_FRAGMENTS, partition)))
+    return fragments
 
 
 # --- partition
@@ -324,10 +307,10 @@ def write_partitions(
 def _copied_or_written(
     replica: Replica, root: Store, store: Store, plan: Plan, number: int, write: Write
 ) -> WrittenPartition:
-    known = _known_key(plan.partitions[number])
+    known = f"{PARTS}/{plan.partitions[number]}.json"
     copied = _copied(root, known, plan.folder, number)
     written = copied or _write(replica.scratch, store, plan, number, write)
-    where = {"folder": plan.folder, "part": number}
+    where = {"folder": plan.folder, "partition": number}
     root.put(known, (json.dumps(where) + "\n").encode())
     store.put(partition_key(number), written.to_json().encode())
     how = "copied from an earlier output" if copied else "written"
@@ -340,10 +323,10 @@ def _copied(root: Store, known: str, folder: str, number: int) -> WrittenPartiti
     """Copy the partition from an output that has it; None if no output has all of it."""
     try:
         place = json.loads(root.get(known))
-        old = f"{place['folder']}/{{}}".format
-        written = WrittenPartition.from_json(root.get(old(partition_key(place["part"]))))
+        old, earlier = place["folder"], place["partition"]
+        written = WrittenPartition.from_json(root.get(f"{old}/{partition_key(earlier)}"))
         for file in written.files:
-            root.copy(old(key_of(file, place["part"])), f"{folder}/{key_of(file, number)}")
+            root.copy(f"{old}/{key_of(file, earlier)}", f"{folder}/{key_of(file, number)}")
     except MissingError:
         return None  # the earlier output was deleted, or never completed
     return written
@@ -352,23 +335,24 @@ def _copied(root: Store, known: str, folder: str, number: int) -> WrittenPartiti
 def _write(scratch: Path, store: Store, plan: Plan, number: int, write: Write) -> WrittenPartition:
     """Write one partition and upload it to the store."""
     rejected, key = scratch / "quarantine.jsonl", quarantine_key(number)
-    quarantine = Quarantine(rejected, plan.max_rejected, f"{store.url}/{key}")
+    quarantine = Quarantine(rejected, plan.rules.max_rejected, f"{store.url}/{key}")
     try:
         with quarantine:
             written = write(read_fragments(store, number), quarantine, scratch)
     finally:
-        if quarantine.count:
+        if quarantine.rejections.count:
             store.upload(rejected, key)
         rejected.unlink()
     for file in written.files:
         path = scratch / PurePath(file).name
         store.upload(path, key_of(file, number))
         path.unlink()
+    rejections = quarantine.rejections
     return replace(
         written,
-        files=[*written.files, _QUARANTINE] if quarantine.count else written.files,
-        rejected=quarantine.count,
-        first_rejected=quarantine.first,
+        files=[*written.files, _QUARANTINE] if rejections.count else written.files,
+        rejected=rejections.count,
+        first_rejected=rejections.first,
     )
 
 
@@ -399,17 +383,15 @@ def written_partitions(store: Store, plan: Plan) -> list[WrittenPartition]:
             f"{', '.join(missing[:SHOWN])}{rest}; run {plan.STEP} again with the same source; "
             "the partitions that are written are kept"
         )
-    check_rejected(*rejected_of(store, written), plan.max_rejected)
+    rejections_of(store, written).check(plan.rules.max_rejected)
     return written
 
 
-def rejected_of(
-    store: Store, partitions: Sequence[WrittenPartition]
-) -> tuple[int, list[Rejected], str]:
-    """How many records of these partitions were rejected, the first ones, and the URL of all."""
+def rejections_of(store: Store, partitions: Sequence[WrittenPartition]) -> Rejections:
+    """What was rejected of these partitions."""
     having = [number for number, each in enumerate(partitions) if each.rejected]
-    return (
-        sum(each.rejected for each in partitions),
-        [each for partition in partitions for each in partition.first_rejected][:SHOWN],
-        f"{store.url}/{quarantine_key(having[0]) if len(having) == 1 else QUARANTINE}",
+    return Rejections(
+        count=sum(each.rejected for each in partitions),
+        first=[each for partition in partitions for each in partition.first_rejected][:SHOWN],
+        url=f"{store.url}/{quarantine_key(having[0]) if len(having) == 1 else QUARANTINE}",
     )

@@ -70,7 +70,7 @@ def _rows(plan: PredictionPlan, fragments: Fragments, quarantine: Quarantine) ->
     source = open_source(plan.source)
     for fragment in fragments:
         for batch in source.read(fragment, plan.reading):
-            cast = cast_to_schema(batch, plan.needed, plan.arguments.rules)
+            cast = cast_to_schema(batch, plan.needed, plan.rules.rules)
             quarantine.add(cast.rejected)
             if len(cast.rows):
                 kept = kept_columns(batch, cast.rows, plan.columns)
@@ -96,7 +96,7 @@ def _write(file: Path, plan: PredictionPlan, model: Served, rows: Iterator[Rows]
     # A dictionary of numbers, most of which differ, costs time and saves nothing.
     texts = [each.name for each in plan.columns if not _is_number(each.type)]
     with pq.ParquetWriter(file, plan.columns, compression="zstd", use_dictionary=texts) as writer:
-        for inputs, kept in _batches(rows, plan.arguments.batch_size):
+        for inputs, kept in _batches(rows, plan.rules.batch_size):
             outputs = output_columns(model.predict(inputs), plan.columns, plan.classes)
             arrays = {name: kept[name] for name in kept.column_names} | outputs
             waiting.append(pa.table([arrays[n] for n in plan.columns.names], plan.columns))

@@ -7,18 +7,18 @@ folder ``data``.
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
 from aerotrain.contract.errors import FinalError, SpecError, nearest
 from aerotrain.contract.gate import SERVING
-from aerotrain.contract.layout import path_segment, predictions_key
+from aerotrain.contract.layout import PREDICTIONS, path_segment
 from aerotrain.contract.predicting import PredictArguments
 from aerotrain.data.dataset import Feature, Schema, schema_from_dict, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of
-from aerotrain.data.partitions import Fragments, Plan, adjacent, is_finished, publish_plan
+from aerotrain.data.partitions import Fragments, Plan, grouped, is_finished, publish_plan
 from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.sources import Batch, DeclaredSource, Fragment, open_source
 from aerotrain.data.sources.readable import readable
@@ -36,53 +36,36 @@ class PredictionPlan(Plan):
     """What is to be predicted, by the version at the URL ``model``.
 
     ``reading`` are the features as which the source is read, or None if it knows them itself.
-    ``needed`` are those that the model takes. ``columns`` are the columns of the files, ``classes``
-    those of the model's outputs.
+    ``needed`` are those that the model takes. ``arrow_schema`` are the columns of the files,
+    serialized, and ``classes`` those of the model's outputs.
     """
 
     OUTPUT: ClassVar = "prediction"
     STEP: ClassVar = "predict"
+    FOLDER: ClassVar = PREDICTIONS
     VERSION: ClassVar = 3
 
     model: str
-    arguments: PredictArguments
+    rules: PredictArguments
     reading: Schema | None
     needed: Schema
-    columns: pa.Schema
+    arrow_schema: str
     classes: Mapping[str, Classes]
 
     @property
-    def folder(self) -> str:
-        return predictions_key(fingerprint_of(self.partitions))
-
-    @property
-    def max_rejected(self) -> int:
-        return self.arguments.max_rejected
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "arguments": asdict(self.arguments),
-            "reading": self.reading and schema_to_dict(self.reading),
-            "needed": schema_to_dict(self.needed),
-            "columns": _encoded(self.columns),
-            "classes": {name: asdict(each) for name, each in self.classes.items()},
-        }
+    def columns(self) -> pa.Schema:
+        """The columns of the files."""
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.arrow_schema)))
 
     @classmethod
-    def fields_of(cls, data: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "model": data["model"],
-            "arguments": PredictArguments.of(data["arguments"]),
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        parsed = {
+            "rules": PredictArguments.of(data["rules"]),
             "reading": data["reading"] and schema_from_dict(data["reading"]),
             "needed": schema_from_dict(data["needed"]),
-            "columns": pa.ipc.read_schema(pa.py_buffer(base64.b64decode(data["columns"]))),
             "classes": {name: Classes(**each) for name, each in data["classes"].items()},
         }
-
-
-def _encoded(columns: pa.Schema) -> str:
-    return base64.b64encode(columns.serialize()).decode()
+        return cls(**{**data, **parsed})
 
 
 def run(replica: Replica) -> dict[str, Any]:
@@ -144,21 +127,22 @@ def make_plan(model: str, arguments: PredictArguments) -> tuple[PredictionPlan, 
     batch = _first(source, reading)
     cast_to_schema(batch, needed, arguments.rules)
     columns = output_schema(batch, arguments.keep, signature.outputs, classes)
-    groups = list(adjacent(source.fragments(), arguments.part_bytes))
+    arrow_schema = base64.b64encode(columns.serialize()).decode()
+    groups = list(grouped(source.fragments(), arguments.part_bytes))
     inputs = [
         PredictionPlan.VERSION,
         identity,
         {name: value for name, value in source.described().items() if name != "url"},
-        [reading and schema_to_dict(reading), schema_to_dict(needed), _encoded(columns)],
+        [reading and schema_to_dict(reading), schema_to_dict(needed), arrow_schema],
         [arguments.keep, arguments.fill, arguments.batch_size],
     ]
     plan = PredictionPlan(
         model=model,
-        arguments=arguments,
+        rules=arguments,
         source=source.described(),
         reading=reading,
         needed=needed,
-        columns=columns,
+        arrow_schema=arrow_schema,
         classes=classes,
         partitions=tuple(
             fingerprint_of([inputs, [fragment.fingerprint for fragment in group]])

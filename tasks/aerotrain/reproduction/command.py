@@ -44,8 +44,7 @@ def run(given: Namespace, environment: Mapping[str, str]) -> None:
     """Print the origin and what has changed; with ``--run``, train again and compare."""
     url = url_of(given.version, given.store)
     # These imports load TensorFlow.
-    from aerotrain.reproduction.changes import changes
-    from aerotrain.reproduction.origin import Origin, lines
+    from aerotrain.reproduction.origin import Origin, changes, lines
 
     with redirect_stdout(sys.stderr) if given.json else nullcontext():
         origin = Origin.of(url)
@@ -62,20 +61,20 @@ def run(given: Namespace, environment: Mapping[str, str]) -> None:
 
 
 def _again(origin: Any, changed: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
-    from aerotrain.reproduction.retraining import compare, job_of, train
+    from aerotrain.reproduction.retraining import compare, job_of, result, train
 
     job = job_of(origin)
     print(f"run {job.run}: the output goes to {job.prefix}", flush=True)
     with tempfile.TemporaryDirectory(prefix="aerotrain-", ignore_cleanup_errors=True) as folder:
         now = train(job, Path(folder), environment)
-        comparison = compare(origin.trained, now, Path(folder) / "compared")
-    said = str(comparison)
-    if comparison.differing:
+        equal, differing = compare(origin.trained, now, Path(folder) / "compared")
+    said = result(equal, differing)
+    if differing:
         why = "; ".join(changed) or "nothing else has changed: is the model's code deterministic?"
         said += f". This may be because: {why}"
     return {
         "model": f"{job.prefix}/model.json",
-        "equal": comparison.equal,
-        "differing": dict(comparison.differing),
+        "equal": equal,
+        "differing": differing,
         "result": said,
     }

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,27 +21,6 @@ from aerotrain.training.model_manifest import ModelManifest
 
 #: Where a checkpoint describes its objects, and counts its saves, which are not values of a model.
 _NOT_VALUES = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
-
-
-@dataclass(frozen=True, kw_only=True)
-class WeightsComparison:
-    """How the variables of two checkpoints compare, the optimizer's among them.
-
-    ``equal`` is the number of those of equal bits, ``differing`` has the greatest difference of
-    each other one.
-    """
-
-    equal: int
-    differing: Mapping[str, float]
-
-    def __str__(self) -> str:
-        if not self.differing:
-            return f"all {self.equal} variables are equal to the last bit"
-        worst = max(self.differing, key=lambda name: self.differing[name])
-        return (
-            f"{len(self.differing)} of {self.equal + len(self.differing)} variables differ, by at "
-            f"most {self.differing[worst]:g}, in {worst}"
-        )
 
 
 def job_of(origin: Origin) -> Job:
@@ -86,8 +64,11 @@ def train(job: Job, scratch: Path, environment: Mapping[str, str]) -> ModelManif
     return ModelManifest.load(job.prefix)
 
 
-def compare(was: ModelManifest, now: ModelManifest, scratch: Path) -> WeightsComparison:
-    """Compare the checkpoints of two trained models.
+def compare(was: ModelManifest, now: ModelManifest, scratch: Path) -> tuple[int, dict[str, float]]:
+    """Compare the checkpoints of two trained models, the variables of the optimizer among them.
+
+    Returns:
+        The number of variables of equal bits, and the greatest difference of each other one.
 
     Raises:
         MissingError: one is gone.
@@ -96,29 +77,42 @@ def compare(was: ModelManifest, now: ModelManifest, scratch: Path) -> WeightsCom
         _values(trained.checkpoint, scratch / name)
         for name, trained in (("was", was), ("now", now))
     )
-    differing = {}
-    for name in sorted(one.keys() | other.keys()):
-        if name not in one or name not in other or one[name].shape != other[name].shape:
-            differing[name] = float("inf")
-        elif one[name].tobytes() != other[name].tobytes():
-            differing[name] = _distance(one[name], other[name])
-    return WeightsComparison(
-        equal=len(one.keys() | other.keys()) - len(differing), differing=differing
+    names = one.keys() | other.keys()
+    differing = {
+        name: difference
+        for name in sorted(names)
+        if (difference := _difference(one.get(name), other.get(name))) is not None
+    }
+    return len(names) - len(differing), differing
+
+
+def result(equal: int, differing: Mapping[str, float]) -> str:
+    """What ``compare`` has found, in a sentence."""
+    if not differing:
+        return f"all {equal} variables are equal to the last bit"
+    worst = max(differing, key=lambda name: differing[name])
+    return (
+        f"{len(differing)} of {equal + len(differing)} variables differ, by at most "
+        f"{differing[worst]:g}, in {worst}"
     )
 
 
 def _values(checkpoint: str, folder: Path) -> dict[str, Any]:
     fetch(open_store(checkpoint), "", folder)
     reader = tf.train.load_checkpoint(str(folder / FILE))
-    names = [
-        name
+    return {
+        name: np.asarray(reader.get_tensor(name))
         for name in reader.get_variable_to_shape_map()
         if not any(each in name for each in _NOT_VALUES)
-    ]
-    return {name: np.asarray(reader.get_tensor(name)) for name in names}
+    }
 
 
-def _distance(one: Any, other: Any) -> float:
-    if one.dtype != other.dtype or one.dtype.kind not in "fiu":
+def _difference(one: Any, other: Any) -> float | None:
+    """The greatest difference; None if the bits are equal, infinity if they are not comparable."""
+    if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
+        return float("inf")
+    if one.tobytes() == other.tobytes():
+        return None
+    if one.dtype.kind not in "fiu":
         return float("inf")
     return float(np.max(np.abs(one.astype(np.float64) - other.astype(np.float64))))

@@ -30,12 +30,10 @@ from aerotrain.contract.layout import (
 )
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.serving.alias import alias_of
-from aerotrain.store import MANIFEST, MissingError, Store, StoredObject, Unfinished
+from aerotrain.store import MANIFEST, MissingError, Store, StoredObject
 from aerotrain.store.manifest import each_of
 
 _HOUR, _DAY = 3600.0, 86400.0
-
-_TITLES = (*(kind.title for kind in ITEM_KINDS.values()), UPLOAD := "unfinished upload")
 
 #: The fields of documents that name the model from which a training took its first values. What
 #: that one was made of is not needed, or the first of a row of models would be kept for ever.
@@ -57,7 +55,6 @@ class Item:
     modified: float
     documents: tuple[str, ...] = ()
     is_complete: bool = True
-    upload: Unfinished | None = None
 
     @property
     def pipeline(self) -> str:
@@ -83,7 +80,6 @@ class Contents:
     """
 
     items: Mapping[str, Item]
-    uploads: tuple[Item, ...] = ()
     latest: tuple[str, ...] = ()
     removals: tuple[StoredObject, ...] = ()
     pipelines: frozenset[str] = field(default=frozenset())
@@ -101,17 +97,11 @@ def contents_of(store: Store) -> Contents:
         elif re.fullmatch(rf"[^/]+/{VERSIONS}/{REMOVALS}/\d+\.json", stored.key):
             removals.append(stored)
     items = {key: item for key, each in objects.items() if (item := _item(key, each)) is not None}
-    uploads = [
-        Item(kind=UPLOAD, key=each.key, size=each.size, modified=each.modified, upload=each)
-        for each in store.unfinished()
-        if item_key(each.key) is not None
-    ]
     return Contents(
         items=items,
-        uploads=tuple(uploads),
         latest=tuple(latest),
         removals=tuple(removals),
-        pipelines=frozenset(each.pipeline for each in [*items.values(), *uploads]),
+        pipelines=frozenset(each.pipeline for each in items.values()),
     )
 
 
@@ -264,10 +254,13 @@ def make_plan(
     since = now - policy.margin_hours * _HOUR
     kept = _kept_by_policy(store, contents, policy, now, since)
     _keep_what_they_need(store, contents, kept, since)
-    uploads = [each for each in contents.uploads if each.modified <= since]
-    unkept = [each for each in contents.items.values() if each.key not in kept]
-    going = [each for each in [*unkept, *uploads] if pipeline in (None, each.pipeline)]
-    going.sort(key=lambda each: (_TITLES.index(each.kind), each.modified, each.key))
+    going = [
+        each
+        for each in contents.items.values()
+        if each.key not in kept and pipeline in (None, each.pipeline)
+    ]
+    order = list(ITEM_KINDS)
+    going.sort(key=lambda each: (order.index(each.folder), each.modified, each.key))
     gone = {each.key for each in going}
     return RemovalPlan(
         policy=policy,

@@ -44,9 +44,6 @@ def remove(store: Store, plan: RemovalPlan, say: Callable[[str], None] = print) 
 
 
 def _remove(store: Store, item: Item, plan: RemovalPlan) -> bool:
-    if item.upload is not None:
-        store.abort(item.upload)
-        return True
     objects = [store.stat(item.key)] if store.exists(item.key) else list(store.list(item.key))
     if any(each.modified > plan.written_since for each in objects):
         return False

@@ -19,7 +19,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.layout import ALIAS, PROMOTIONS, REMOVALS, VERSIONS
 from aerotrain.serving.versions import newest_version
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
-from aerotrain.store.swap import read_version, swap
+from aerotrain.store.protocol import read_version, swap
 
 FORMAT = 1
 

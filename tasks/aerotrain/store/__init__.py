@@ -23,7 +23,7 @@ from aerotrain.store.manifest import (
     publish,
 )
 from aerotrain.store.opening import open_store, probe
-from aerotrain.store.protocol import Store, StoredObject, Unfinished, checked_key
+from aerotrain.store.protocol import Store, StoredObject, checked_key
 
 __all__ = [
     "MANIFEST",
@@ -38,7 +38,6 @@ __all__ = [
     "StoreUnavailable",
     "StoredFile",
     "StoredObject",
-    "Unfinished",
     "checked_key",
     "fetch",
     "fetch_file",

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from aerotrain.store.errors import ExistsError, changed, replaced, store_error
-from aerotrain.store.protocol import StoredObject, Unfinished, checked_key, checked_prefix
+from aerotrain.store.errors import ExistsError, StoreUnavailable, changed, replaced, store_error
+from aerotrain.store.protocol import StoredObject, checked_key, checked_prefix
 
 #: The name prefix of a file until it is complete. Listings skip such files.
 PARTIAL = ".aerotrain-partial-"
@@ -25,8 +25,8 @@ _LOCK = f"{PARTIAL}lock-"
 #: Tries to create a file in a folder that other processes remove each time when it is empty.
 _CREATIONS = 20
 
-#: Seconds to wait for a lock that is held for two renames, and between two tries.
-_LOCKED_SECONDS = 2.0
+#: Seconds to wait for a lock that is held for one rename, and between two tries.
+_LOCKED_SECONDS = 10.0
 _LOCKED_PAUSE = 0.01
 
 
@@ -48,9 +48,8 @@ class LocalStore:
         with self._explaining(key) as path, path.open("rb") as file:
             file.seek(start)
             data = file.read(max(0, end - start))
-            if (
-                _tag(os.fstat(file.fileno())) != etag
-            ):  # checked after the read: it may change meanwhile
+            # Checked after the read: it may change meanwhile.
+            if _tag(os.fstat(file.fileno())) != etag:
                 raise changed(f"{self.url}/{key}")
             return data
 
@@ -93,8 +92,12 @@ class LocalStore:
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         folder = checked_prefix(prefix)
         try:
-            for key, status in _files_below(str(self.root / folder), folder):
-                yield _stored(key, status)
+            for key, entry in _entries_below(str(self.root / folder), folder):
+                if not entry.name.startswith(PARTIAL):
+                    with suppress(FileNotFoundError):  # it was just deleted
+                        status = entry.stat()
+                        if stat.S_ISREG(status.st_mode):
+                            yield _stored(key, status)
         except OSError as error:
             raise store_error(error, f"{self.url}/{folder}") from error
 
@@ -102,7 +105,9 @@ class LocalStore:
         """The keys of symbolic links that ``list`` does not follow: to folders, and broken ones."""
         folder = checked_prefix(prefix)
         try:
-            yield from _links_below(str(self.root / folder), folder)
+            for key, entry in _entries_below(str(self.root / folder), folder):
+                if entry.is_symlink() and not entry.is_file():
+                    yield key
         except OSError as error:
             raise store_error(error, f"{self.url}/{folder}") from error
 
@@ -116,16 +121,6 @@ class LocalStore:
             with suppress(OSError):  # of a name that is too long there is none
                 _lock_of(path).unlink(missing_ok=True)
             _remove_empty(path.parent, self.root)
-
-    def unfinished(self) -> Iterator[Unfinished]:
-        try:
-            for key, status in _files_below(str(self.root), "", partial=True):
-                yield Unfinished(key, status.st_size, status.st_mtime)
-        except OSError as error:
-            raise store_error(error, self.url) from error
-
-    def abort(self, upload: Unfinished) -> None:
-        self.delete(upload.key)
 
     def child(self, prefix: str) -> "LocalStore":
         return LocalStore(self.root / checked_prefix(prefix))
@@ -144,13 +139,10 @@ def _stored(key: str, status: os.stat_result) -> StoredObject:
     return StoredObject(key, status.st_size, _tag(status), status.st_mtime)
 
 
-def _files_below(
-    folder: str, prefix: str, *, partial: bool = False
-) -> Iterator[tuple[str, os.stat_result]]:
-    """Every file below ``folder``, with keys that begin with ``prefix``, sorted by key.
+def _entries_below(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """All that is below ``folder`` and is no folder, with its key, sorted by key.
 
-    They are those of objects, or with ``partial`` those that no object has become. Only the names
-    in one folder and in its parents are in memory.
+    Only the names in one folder and in its parents are in memory.
     """
     try:
         with os.scandir(folder) as found:
@@ -159,25 +151,9 @@ def _files_below(
         return  # it was just deleted, or never existed
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            yield from _files_below(entry.path, f"{prefix}{entry.name}/", partial=partial)
-        elif entry.name.startswith(PARTIAL) == partial and not entry.name.startswith(_LOCK):
-            with suppress(FileNotFoundError):  # it was just deleted
-                status = entry.stat()
-                if stat.S_ISREG(status.st_mode):
-                    yield prefix + entry.name, status
-
-
-def _links_below(folder: str, prefix: str) -> Iterator[str]:
-    try:
-        with os.scandir(folder) as found:
-            entries = sorted(found, key=_name_in_keys)
-    except (FileNotFoundError, NotADirectoryError):
-        return  # it was just deleted, or never existed
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _links_below(entry.path, f"{prefix}{entry.name}/")
-        elif entry.is_symlink() and not entry.is_file():
-            yield prefix + entry.name
+            yield from _entries_below(entry.path, f"{prefix}{entry.name}/")
+        else:
+            yield prefix + entry.name, entry
 
 
 def _name_in_keys(entry: os.DirEntry[str]) -> str:
@@ -189,24 +165,28 @@ def write_whole(
     path: Path,
     write: Callable[[IO[bytes]], object],
     name_it: Callable[[Path, Path], object] = Path.replace,
+    *,
+    synced: bool = True,
 ) -> str:
     """Write the file ``path`` atomically with ``write``, and return its version tag.
 
     The data go to a temporary file in the same folder, which is synced and then renamed by
     ``name_it``: neither a kill nor a power failure leaves a partial file under the name, and no
-    reader sees one.
+    reader sees one. A power failure may, unless it is ``synced``.
     """
     partial = path.parent / f"{PARTIAL}{uuid.uuid4().hex}"
     try:
         with _created(partial) as file:
             write(file)
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
             tag = _tag(os.fstat(file.fileno()))
         name_it(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    if synced:
+        _sync_folder(path.parent)
     return tag
 
 
@@ -234,28 +214,11 @@ def _remove_empty(folder: Path, root: Path) -> None:
 
 
 def _replace_version(partial: Path, path: Path, tag: str, url: str) -> None:
-    """Rename ``partial`` to ``path``, if that is still the version of ``tag``; one of many does.
-
-    They come one after another by a lock. A process that stops while it has the lock is passed,
-    and loses: each that would rename its file first removes those of all others, and only then
-    looks at ``path``. So of two, the later one has seen and removed the file of the earlier, or
-    sees what that one has made of ``path``.
-    """
-    stem = f"{PARTIAL}next-{path.name}"
-    own = path.with_name(f"{stem}.{uuid.uuid4().hex}")
-    with _in_turn(_lock_of(path)):
-        try:
-            partial.rename(own)
-            for other in path.parent.iterdir():
-                if other.name.rpartition(".")[0] == stem and other != own:
-                    other.unlink(missing_ok=True)
-            if _tag(path.stat()) == tag:
-                own.replace(path)
-                return
-        except FileNotFoundError:
-            pass  # the object is gone, or another process has removed this one's file
-        finally:
-            own.unlink(missing_ok=True)
+    """Rename ``partial`` to ``path``, if that is still the version of ``tag``; one of many does."""
+    with _locked(_lock_of(path), url), suppress(FileNotFoundError):
+        if _tag(path.stat()) == tag:
+            partial.replace(path)
+            return
     raise replaced(url)
 
 
@@ -264,13 +227,22 @@ def _lock_of(path: Path) -> Path:
 
 
 @contextmanager
-def _in_turn(lock: Path) -> Iterator[None]:
-    """A scope that one process or thread is in at a time, unless one stays in it for long."""
+def _locked(lock: Path, url: str) -> Iterator[None]:
+    """A scope that one process or thread is in at a time.
+
+    Raises:
+        StoreUnavailable: another one is in it for long, such as a process that was suspended.
+    """
     # Opened for writing: where the folder is a share, the lock is its server's, and that asks so.
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         until = time.monotonic() + _LOCKED_SECONDS
-        while not _locks(descriptor) and time.monotonic() < until:
+        while not _locks(descriptor):
+            if time.monotonic() > until:
+                raise StoreUnavailable(
+                    f"{url} is being replaced by another process for {_LOCKED_SECONDS:g} s; end "
+                    "that process if it is suspended"
+                )
             time.sleep(_LOCKED_PAUSE)
         yield
     finally:

@@ -6,17 +6,17 @@ complete. Readers check every byte against it.
 
 import hashlib
 import json
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.store.errors import CorruptError, MissingError, store_error
-from aerotrain.store.local import PARTIAL
+from aerotrain.store.local import write_whole
 from aerotrain.store.protocol import Store, checked_key
 
 MANIFEST = "manifest.json"
@@ -146,78 +146,59 @@ def fetch(store: Store, prefix: str, folder: Path) -> Manifest:
     return manifest
 
 
-def fetch_file(source: Store, key: str, expected: StoredFile, path: Path) -> None:
-    """Download one object that a manifest lists; an object that differs is not kept.
-
-    Raises:
-        CorruptError: it is missing, or its size or SHA-256 differs.
-    """
-
-    def once() -> StoredFile:
-        source.download(key, path)
-        found = StoredFile.of(path)
-        if found != expected:
-            path.unlink()
-        return found
-
-    _fetch(once, f"{source.url}/{key}", expected)
-
-
-def fetch_in_ranges(
-    store: Store, key: str, expected: StoredFile, path: Path, pool: Executor
+def fetch_file(
+    source: Store, key: str, expected: StoredFile, path: Path, pool: Executor | None = None
 ) -> None:
     """Download one object that a manifest lists to the file ``path``, atomically.
 
     All ranges are of one version of the object. ``pool``, which may be shared, runs the requests,
-    and the SHA-256 is computed as they complete. The file is not synced to the disk: after a power
-    failure it is downloaded again.
+    and the SHA-256 is computed as they complete. An object that differs is downloaded once more: it
+    may be damaged on its way. The file is not synced to the disk: after a power failure it is
+    downloaded again.
 
     Raises:
         ChangedError: it was replaced meanwhile.
-        CorruptError: it is missing, or its size or SHA-256 differs.
+        CorruptError: it is missing, or its size or SHA-256 differs; it is not kept.
         StoreFull: the disk is full.
     """
-
-    def once() -> StoredFile:
-        etag = store.stat(key).etag
-        # Up to one byte past the end, to detect a longer object.
-        starts = range(0, expected.bytes + 1, RANGE)
-        digest, size = hashlib.sha256(), 0
-        with tempfile.NamedTemporaryFile(prefix=PARTIAL, dir=path.parent, delete=False) as file:
-            partial = Path(file.name)
+    url = f"{source.url}/{key}"
+    with nullcontext(pool) if pool else ThreadPoolExecutor(_AHEAD) as requests:
+        for _ in range(_DOWNLOADS):
             try:
-                for data in in_order(pool, lambda start: part(start, etag), starts, _AHEAD):
-                    digest.update(data)
-                    size += len(data)
-                    file.write(data)
-                file.flush()
-                found = StoredFile(size, digest.hexdigest())
-                if found == expected:
-                    partial.replace(path)
-                return found
-            finally:
-                partial.unlink(missing_ok=True)
-
-    def part(start: int, etag: str) -> bytes:
-        return store.get_range(key, start, min(start + RANGE, expected.bytes + 1), etag)
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _fetch(once, f"{store.url}/{key}", expected)
-    except OSError as error:
-        raise store_error(error, str(path)) from error
-
-
-def _fetch(once: Callable[[], StoredFile], url: str, expected: StoredFile) -> None:
-    """Download what a manifest lists, once more if it differs: it may be damaged on its way."""
-    for _ in range(_DOWNLOADS):
-        try:
-            found = once()
-        except MissingError as error:
-            raise gone(url) from error
-        if found == expected:
-            return
+                found = _download(source, key, expected, path, requests)
+            except MissingError as error:
+                raise gone(url) from error
+            except OSError as error:
+                raise store_error(error, str(path)) from error
+            if found == expected:
+                return
     raise corrupt(url, expected, found)
+
+
+def _download(
+    source: Store, key: str, expected: StoredFile, path: Path, pool: Executor
+) -> StoredFile:
+    """Download the object, and keep it if it is as expected; returns what came."""
+    etag = source.stat(key).etag
+    end = expected.bytes + 1  # one byte more, to detect a longer object
+    digest, size = hashlib.sha256(), 0
+
+    def part(start: int) -> bytes:
+        return source.get_range(key, start, min(start + RANGE, end), etag)
+
+    def write(file: IO[bytes]) -> None:
+        nonlocal size
+        for data in in_order(pool, part, range(0, end, RANGE), _AHEAD):
+            digest.update(data)
+            size += len(data)
+            file.write(data)
+
+    def keep(partial: Path, path: Path) -> None:
+        if StoredFile(size, digest.hexdigest()) == expected:
+            partial.replace(path)
+
+    write_whole(path, write, keep, synced=False)
+    return StoredFile(size, digest.hexdigest())
 
 
 def gone(url: str) -> CorruptError:

@@ -1,11 +1,12 @@
-"""The protocol of a store, and its keys: relative, without a way out of the store."""
+"""The protocol of a store, its keys, and changes of one small object by several writers at once."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from aerotrain.contract.errors import SpecError
+from aerotrain.store.errors import ChangedError, ExistsError, MissingError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,19 +20,6 @@ class StoredObject:
     size: int
     etag: str
     modified: float
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """An upload without an end: its key, the bytes that it holds, and when it began.
-
-    ``upload`` is the id of a multipart upload; that of a folder is a file with this key.
-    """
-
-    key: str
-    size: int
-    modified: float
-    upload: str = ""
 
 
 class Store(Protocol):
@@ -103,14 +91,6 @@ class Store(Protocol):
         """Delete one object; a missing one is not an error."""
         ...
 
-    def unfinished(self) -> Iterator[Unfinished]:
-        """The uploads that have not ended, of processes that run or were killed."""
-        ...
-
-    def abort(self, upload: Unfinished) -> None:
-        """Remove what an unfinished upload holds; one that has ended is not an error."""
-        ...
-
     def child(self, prefix: str) -> "Store":
         """The store of the folder ``prefix`` of this one."""
         ...
@@ -133,3 +113,33 @@ def checked_key(key: str) -> str:
 def checked_prefix(prefix: str) -> str:
     """Return ``prefix`` as ``""`` or with one slash at its end: prefixes are whole folders."""
     return f"{checked_key(prefix.rstrip('/'))}/" if prefix else ""
+
+
+def swap(store: Store, key: str, changed: Callable[[bytes | None], bytes | None]) -> None:
+    """Replace an object by what ``changed`` makes of its content, which is None if it is missing.
+
+    ``changed`` is called again with the new content if another writer was faster. If it returns
+    None, nothing is written.
+    """
+    while True:
+        content, tag = read_version(store, key)
+        new = changed(content)
+        if new is None:
+            return
+        try:
+            store.put(key, new, if_absent=tag is None, if_match=tag)
+        except (ChangedError, ExistsError):
+            continue
+        return
+
+
+def read_version(store: Store, key: str) -> tuple[bytes | None, str | None]:
+    """The content of an object and the tag of that version; None and None if it is missing."""
+    while True:
+        try:
+            found = store.stat(key)
+            return store.get_range(key, 0, found.size, found.etag), found.etag
+        except MissingError:
+            return None, None
+        except ChangedError:
+            continue

@@ -4,7 +4,7 @@ The error codes: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -40,7 +40,7 @@ from aerotrain.store.errors import (
     store_error,
 )
 from aerotrain.store.local import write_whole
-from aerotrain.store.protocol import StoredObject, Unfinished, checked_key, checked_prefix
+from aerotrain.store.protocol import StoredObject, checked_key, checked_prefix
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -246,32 +246,6 @@ class S3Store:
     def delete(self, key: str) -> None:
         with self._explaining(key) as full:
             self._client.delete_object(Bucket=self._bucket, Key=full)
-
-    def unfinished(self) -> Iterator[Unfinished]:
-        pages = self._client.get_paginator("list_multipart_uploads")
-        with self._translating(self.url):
-            for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix):
-                for each in page.get("Uploads", []):
-                    size = self._size_of_parts(each["Key"], each["UploadId"])
-                    key = each["Key"].removeprefix(self._prefix)
-                    began = each["Initiated"].timestamp()
-                    yield Unfinished(key, size, began, each["UploadId"])
-
-    def _size_of_parts(self, full: str, upload: str) -> int:
-        pages = self._client.get_paginator("list_parts")
-        try:
-            found = list(pages.paginate(Bucket=self._bucket, Key=full, UploadId=upload))
-        except ClientError as error:
-            if error.response["Error"].get("Code") == "NoSuchUpload":
-                return 0  # it has just ended
-            raise
-        return sum(part["Size"] for page in found for part in page.get("Parts", []))
-
-    def abort(self, upload: Unfinished) -> None:
-        with suppress(MissingError), self._explaining(upload.key) as full:
-            self._client.abort_multipart_upload(
-                Bucket=self._bucket, Key=full, UploadId=upload.upload
-            )
 
     def child(self, prefix: str) -> "S3Store":
         return S3Store(self._client, self._bucket, self._prefix + checked_prefix(prefix))

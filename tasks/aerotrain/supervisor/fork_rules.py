@@ -10,18 +10,15 @@ from collections.abc import Mapping
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
 
-#: The modules of jobs that use TensorFlow and whose imports are all preloaded. A module of the user
-#: may do anything on import, so it is not forked.
-MODULES = frozenset(
-    {
-        *(
-            "aerotrain.check",
-            "aerotrain.training.train",
-            "aerotrain.evaluation.evaluate",
-            "aerotrain.serving.export",
-        ),
-        *("aerotrain.prediction.plan", "aerotrain.prediction.partition"),
-    }
+#: The modules of jobs that use TensorFlow, whose imports are preloaded. A module of the user may do
+#: anything on import, so it is not forked.
+MODULES = (
+    "aerotrain.check",
+    "aerotrain.training.train",
+    "aerotrain.evaluation.evaluate",
+    "aerotrain.serving.export",
+    "aerotrain.prediction.partition",
+    "aerotrain.prediction.plan",
 )
 
 #: Prefixes of variables that exclude a fork: they change the results of an import, or concern

@@ -27,10 +27,10 @@ PORTS = range(20000, 32000)
 
 @dataclass(frozen=True)
 class Port:
-    """A port, and the open sockets that reserve it, also for a process that inherits ``locks``."""
+    """A port, and the open socket that reserves it, also for a process that inherits ``lock``."""
 
     number: int
-    locks: tuple[int, ...]
+    lock: int
 
 
 def reserve(count: int, owner: str) -> list[Port]:
@@ -41,12 +41,12 @@ def reserve(count: int, owner: str) -> list[Port]:
     Raises:
         TemporaryError: there are not enough free ports.
     """
-    begin = int(_hash(owner), 16) % len(PORTS)
+    begin = int(hashlib.sha256(owner.encode()).hexdigest(), 16) % len(PORTS)
     ports: list[Port] = []
     for number in (*PORTS[begin:], *PORTS[:begin]):
         if len(ports) == count:
             return ports
-        port = _locked(number, owner)
+        port = hold(number)
         if port is not None and not _is_free(number):
             release([port])
         elif port is not None:
@@ -58,64 +58,22 @@ def reserve(count: int, owner: str) -> list[Port]:
     )
 
 
-def hold(number: int, owner: str) -> Port | None:
-    """Reserve a port of ``owner`` again; None if it is reserved for another owner now."""
-    port = _locked(number, owner)
-    if port is None and _is_named(_name_for(number, owner)):
-        # Another process reserves it for the same owner, so there is no need to.
-        return Port(number, ())
-    return port
-
-
-def _name_of(number: int) -> str:
-    return f"\0aerotrain-port-{number}"
-
-
-def _name_for(number: int, owner: str) -> str:
-    """The name for an owner, as a hash: a name has 107 bytes, and an owner may be a long path."""
-    return f"{_name_of(number)}-{_hash(owner)}"
-
-
-def _hash(owner: str) -> str:
-    return hashlib.sha256(owner.encode()).hexdigest()[:32]
-
-
-def _locked(number: int, owner: str) -> Port | None:
-    # The owner's name first, so that a reserved port has an owner at every moment.
-    locks: list[int] = []
-    for name in (_name_for(number, owner), _name_of(number)):
-        lock = _named(name)
-        if lock is None:
-            release([Port(number, tuple(locks))])
-            return None
-        locks.append(lock)
-    return Port(number, tuple(locks))
-
-
-def _named(name: str) -> int | None:
-    """A new open socket of that name; None if the name exists."""
+def hold(number: int) -> Port | None:
+    """Reserve this port; None if it is reserved."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
         try:
-            made.bind(name)
+            made.bind(f"\0aerotrain-port-{number}")
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
             return None
-        return made.detach()
-
-
-def _is_named(name: str) -> bool:
-    lock = _named(name)
-    if lock is not None:
-        os.close(lock)
-    return lock is None
+        return Port(number, made.detach())
 
 
 def release(ports: Iterable[Port]) -> None:
     """Release ports; they stay reserved while a replica runs that has inherited them."""
     for port in ports:
-        for lock in port.locks:
-            os.close(lock)
+        os.close(port.lock)
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 #: Loaded before any fork.
@@ -36,31 +38,17 @@ def name_process(name: str) -> None:
 
 def descendants(pid: int) -> list[int]:
     """The live processes that descend from ``pid``, parents first."""
-    children: dict[int, list[int]] = {}
-    for each in _numbers("/proc"):
-        with suppress(OSError, ValueError):  # ended in the meantime
-            state, parent = _state_and_parent(each)
-            if state != "Z":
-                children.setdefault(parent, []).append(each)
-    found = [pid]
-    for each in found:
-        found += children.get(each, [])
-    return found[1:]
+    with suppress(psutil.NoSuchProcess):
+        children = psutil.Process(pid).children(recursive=True)
+        return [each.pid for each in children if is_alive(each.pid)]
+    return []
 
 
 def is_alive(pid: int) -> bool:
     """Whether the process exists and has not ended yet."""
-    try:
-        return _state_and_parent(pid)[0] != "Z"
-    except (OSError, ValueError):
-        return False
-
-
-def _state_and_parent(pid: int) -> tuple[str, int]:
-    """The state of a process, a letter of proc(5), and its parent."""
-    # The name in parentheses may contain any character.
-    state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
-    return state, int(parent)
+    with suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def send(pids: Collection[int], number: signal.Signals) -> None:
@@ -104,11 +92,7 @@ def umask() -> int:
 
 def open_files() -> list[int]:
     """The open descriptors of this process."""
-    return _numbers("/proc/self/fd")
-
-
-def _numbers(folder: str) -> list[int]:
-    return [int(path.name) for path in Path(folder).iterdir() if path.name.isdigit()]
+    return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
 
 
 def reset_signals() -> None:

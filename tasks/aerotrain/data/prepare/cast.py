@@ -81,12 +81,13 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
     for name in lacking:
         why = f"column {name!r} is missing, and {schema[name].dtype} has no value for missing; "
         rejections.add(
-            nulls[name], f"the label {name!r} is missing" if name == rules.label else why + advice
+            np.flatnonzero(nulls[name]),
+            f"the label {name!r} is missing" if name == rules.label else why + advice,
         )
     for name, each in values.items():
         if not schema[name].is_float and isinstance(each, pa.Array) and is_list_type(each.type):
             rejections.add(
-                nulls_within(each),
+                np.flatnonzero(nulls_within(each)),
                 f"column {name!r} has a null within its list, and {schema[name].dtype} has no "
                 "value for missing; write one in its place"
                 + (", or declare it float32 in 'types'" if "int" in schema[name].dtype else ""),
@@ -101,17 +102,20 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
         kept = each if len(rows) == len(batch) else _take(each, rows)
         exact, columns[name] = _cast(name, kept, schema[name], rules.fill.get(name), batch)
         if len(exact) and exact.feature.dtype == "float64" and schema[name].dtype == "float32":
-            rejections.add_among(rows, _overflows(exact, columns[name]), _TOO_LARGE.format(name))
+            rejections.add(rows[_overflows(exact, columns[name])], _TOO_LARGE.format(name))
             rounded[name] = _rounded(exact, columns[name])
         elif _is_nanoseconds(kept):
             rounded[name] = pc.sum(pc.not_equal(pc.nanosecond(kept), 0)).as_py() or 0
         if name == rules.label and schema[name].is_float and name not in rules.fill:
-            rejections.add_among(rows, _has_nan(columns[name]), f"the label {name!r} is NaN")
+            rejections.add(rows[_has_nan(columns[name])], f"the label {name!r} is NaN")
         if name in rules.key:
             filled = _fill_nulls(name, kept, rules.fill.get(name), as_float=schema[name].is_float)
             keys[name] = _key_column(filled, exact)
-    for name, allowed in rules.ranges.items():
-        rejections.add_outside(rows, name, columns[name], allowed)
+    for name, (least, greatest) in rules.ranges.items():
+        for place in np.flatnonzero(_outside(columns[name], least, greatest)):
+            value = str(columns[name].values[place].tolist())
+            why = f"column {name!r} is {value:.80}, not from {least} to {greatest}"
+            rejections.add(rows[place : place + 1], why)
     accepted = rejections.accepted()
     if len(accepted) < len(rows):
         inside = np.flatnonzero(np.isin(rows, accepted))
@@ -138,28 +142,9 @@ class _Rejections:
         self._batch = batch
         self._reasons: dict[int, str] = {}
 
-    def add(self, rows: Mask, reason: str | None) -> None:
-        if reason is not None:
-            for row in np.flatnonzero(rows):
-                self.add_one(row, reason)
-
-    def add_among(self, rows: NDArray[np.int64], wrong: Mask, reason: str) -> None:
-        """Reject those of ``rows`` that are ``wrong``."""
-        for row in rows[wrong]:
-            self.add_one(row, reason)
-
-    def add_outside(
-        self, rows: NDArray[np.int64], name: str, column: Column, allowed: Sequence[float]
-    ) -> None:
-        """Reject those of ``rows`` whose value in ``column`` is not in the range."""
-        least, greatest = allowed
-        for place in np.flatnonzero(_outside(column, least, greatest)):
-            value = str(column.values[place].tolist())
-            why = f"column {name!r} is {value:.80}, not from {least} to {greatest}"
-            self.add_one(rows[place], why)
-
-    def add_one(self, row: np.int64, reason: str) -> None:
-        self._reasons.setdefault(int(row), reason)
+    def add(self, rows: NDArray[np.int64], reason: str) -> None:
+        for row in rows.tolist():
+            self._reasons.setdefault(row, reason)
 
     def accepted(self) -> NDArray[np.int64]:
         return np.delete(np.arange(len(self._batch)), list(self._reasons))
@@ -327,11 +312,11 @@ def _outside(column: Column, least: float, greatest: float) -> Mask:
 # --- lists of different lengths become arrays of one length, which models need not know
 
 
-def _longer_than(padding: Padding, name: str, lists: Any) -> tuple[Mask, str]:
+def _longer_than(padding: Padding, name: str, lists: Any) -> tuple[NDArray[np.int64], str]:
     """The rows that are rejected because their lists are longer than the padding, and why."""
     if padding.longer != "reject" or not is_list_type(lists.type):
-        return np.zeros(len(lists), np.bool_), ""
-    return _lengths(lists) > padding.length, (
+        return np.zeros(0, np.int64), ""
+    return np.flatnonzero(_lengths(lists) > padding.length), (
         f"column {name!r} has more than the {padding.length} values of 'pad'; give a greater "
         "length there, or cut them off with 'longer': 'truncate'"
     )

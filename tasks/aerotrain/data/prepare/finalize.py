@@ -22,13 +22,19 @@ from aerotrain.data.dataset import (
     schema_from_dict,
     schema_to_dict,
 )
-from aerotrain.data.partitions import WrittenPartition, key_of, rejected_of, written_partitions
-from aerotrain.data.prepare.duplicates import check_unique_across
+from aerotrain.data.partitions import (
+    Rejections,
+    WrittenPartition,
+    key_of,
+    rejections_of,
+    written_partitions,
+)
+from aerotrain.data.prepare.duplicates import KEYS, check_unique_across
 from aerotrain.data.prepare.partition import STATISTICS
-from aerotrain.data.prepare.plan import DatasetPlan, as_text, set_latest
+from aerotrain.data.prepare.plan import DatasetPlan, as_text, latest_of, set_latest
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.drift import check_changes
-from aerotrain.data.statistics.page import DataComparison, Described, Rejections, page
+from aerotrain.data.statistics.page import DataComparison, Described, page
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, Store, open_store
 from aerotrain.store.manifest import each_of
@@ -53,12 +59,12 @@ def run(replica: Replica) -> str:
         return store.url
     partitions = written_partitions(store, plan)
     dataset = _merged(plan, partitions)
-    with_keys = [each.records if each.about["has_keys"] else 0 for each in partitions]
+    with_keys = [each.records if KEYS in each.files else 0 for each in partitions]
     check_unique_across(store, plan, with_keys)
     if warnings := list(_rounding(partitions, dataset.schema)):
         print(as_text("warning: values are rounded:", warnings))
     plan = replace(plan, inferred=[*plan.inferred, *warnings])
-    rejections = _rejections(store, partitions)
+    rejections = rejections_of(store, partitions)
     _write_statistics(root, store, plan, dataset, rejections)
     store.put(MANIFEST, dataset.to_json().encode())
     set_latest(root, plan.rules.name, plan.fingerprint)
@@ -136,11 +142,6 @@ def _rounding(partitions: Sequence[WrittenPartition], schema: Schema) -> Iterato
         yield f"column {name}", text
 
 
-def _rejections(store: Store, partitions: Sequence[WrittenPartition]) -> Rejections:
-    count, first, url = rejected_of(store, partitions)
-    return Rejections(count=count, first=first, url=url)
-
-
 def _write_statistics(
     root: Store, store: Store, plan: DatasetPlan, dataset: Dataset, rejections: Rejections
 ) -> None:
@@ -159,7 +160,8 @@ def _write_statistics(
     for name, words in dataset.names.items():
         summary[name]["names"] = list(words)
     now = Described(url=store.url, summary=summary, pictures=pictures)
-    before = _described(f"{root.url}/{dataset_key(plan.baseline)}") if plan.baseline else None
+    baseline = latest_of(root, plan.rules.name)
+    before = _described(f"{root.url}/{dataset_key(baseline)}") if baseline else None
     comparison = None
     if before and before.summary:
         comparison = DataComparison.of(before, now, plan.rules)
@@ -197,5 +199,5 @@ def page_of_two(before: str, now: str) -> str:
         if not each.summary:
             raise FinalError(f"the data set at {each.url} has no statistics; prepare it again")
     comparison = DataComparison.of(old, new, plan.rules)
-    rejections = _rejections(store, written_partitions(store, plan))
+    rejections = rejections_of(store, written_partitions(store, plan))
     return page(new, dataset.splits, plan.inferred, comparison, dataset.label, rejections)

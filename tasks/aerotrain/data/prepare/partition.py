@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from aerotrain.contract.errors import FinalError, counted
 from aerotrain.contract.layout import PARTS
 from aerotrain.contract.preparing import PartitionArguments
-from aerotrain.data.dataset import Shard, Split
+from aerotrain.data.dataset import Shard, Split, schema_to_dict
 from aerotrain.data.partitions import (
     NUMBER,
     Fragments,
@@ -23,7 +23,7 @@ from aerotrain.data.partitions import (
 )
 from aerotrain.data.prepare.batch_writer import BatchWriter, batches_of
 from aerotrain.data.prepare.duplicates import KEYS, check_unique
-from aerotrain.data.prepare.plan import DatasetPlan, as_json
+from aerotrain.data.prepare.plan import DatasetPlan
 from aerotrain.data.prepare.shuffle import Attributes, ExternalShuffle
 from aerotrain.data.prepare.splitting import Stratifier, splits_of
 from aerotrain.data.records.encoding import content_of
@@ -97,9 +97,8 @@ def _write(
         records=records,
         files=[*shards, STATISTICS, *([KEYS] if has_keys else [])],
         about={
-            "schema": as_json(schema) if records else None,
+            "schema": schema_to_dict(schema) if schema and records else None,
             "splits": {name: split.to_dict() for name, split in splits.items()},
-            "has_keys": has_keys,
             "rounded": dict(writer.rounded),
         },
     )

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
 
 from aerotrain.contract.errors import FinalError, SpecError, nearest
-from aerotrain.contract.layout import dataset_key, latest_key, path_segment
+from aerotrain.contract.layout import DATASETS, dataset_key, latest_key, path_segment
 from aerotrain.contract.preparing import LABEL, PlanArguments
 from aerotrain.data.dataset import (
     VERSION,
@@ -20,9 +20,9 @@ from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.partitions import (
     Fragments,
     Plan,
+    grouped,
     is_finished,
     publish_plan,
-    shuffled_together,
 )
 from aerotrain.data.sources import DeclaredSource, open_source
 from aerotrain.data.statistics.drift import check_changes, schema_changes
@@ -37,65 +37,24 @@ Facts = Sequence[tuple[str, str]]
 class DatasetPlan(Plan):
     """How a data set is to be written.
 
-    ``schema`` is None if it is known only once records are read. ``baseline`` is the fingerprint of
-    the data set finalized before, if any. ``inferred`` is what is shown of the source; nothing of
-    it decides what is written.
+    ``schema`` is None if it is known only once records are read. ``inferred`` is what is shown of
+    the source; nothing of it decides what is written.
     """
 
     OUTPUT: ClassVar = "data set"
     STEP: ClassVar = "prepare"
+    FOLDER: ClassVar = DATASETS
     VERSION: ClassVar = VERSION
 
-    schema: Schema | None
     rules: PlanArguments
+    schema: Schema | None
     shards_per_partition: int
-    baseline: str | None = None
     inferred: Facts = ()
 
-    @property
-    def fingerprint(self) -> str:
-        """The data set's name: a hash of everything that decides what is written."""
-        return fingerprint_of(
-            [
-                self.VERSION,
-                dict(self.source),
-                as_json(self.schema),
-                content_rules(self.rules),
-                self.partitions,
-            ]
-        )
-
-    @property
-    def folder(self) -> str:
-        return dataset_key(self.fingerprint)
-
-    @property
-    def max_rejected(self) -> int:
-        return self.rules.max_rejected
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema": as_json(self.schema),
-            "rules": asdict(self.rules),
-            "shards_per_part": self.shards_per_partition,
-            "baseline": self.baseline,
-            "inferred": self.inferred,
-        }
-
     @classmethod
-    def fields_of(cls, data: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "schema": None if data["schema"] is None else schema_from_dict(data["schema"]),
-            "rules": PlanArguments.of(data["rules"]),
-            "shards_per_partition": data["shards_per_part"],
-            "baseline": data["baseline"],
-            "inferred": data["inferred"],
-        }
-
-
-def as_json(schema: Schema | None) -> dict[str, Any] | None:
-    """The schema as JSON, if there is one."""
-    return None if schema is None else schema_to_dict(schema)
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        schema = None if data["schema"] is None else schema_from_dict(data["schema"])
+        return cls(**{**data, "rules": PlanArguments.of(data["rules"]), "schema": schema})
 
 
 def content_rules(rules: PlanArguments) -> dict[str, Any]:
@@ -150,7 +109,6 @@ def run(replica: Replica) -> dict[str, Any]:
     baseline = latest_of(root, arguments.name)
     if baseline and plan.schema is not None and not arguments.allow_drift:
         _check_schema(f"{root.url}/{dataset_key(baseline)}", plan.schema, arguments.drift)
-    plan = replace(plan, baseline=baseline)
     tasks = publish_plan(store, plan, partitions, arguments.partition_tasks)
     return {
         "dataset": store.url,
@@ -179,7 +137,7 @@ def make_plan(arguments: PlanArguments) -> tuple[DatasetPlan, list[Fragments]]:
                 f"{path_segment(name)!r}, or another word of letters and digits"
             )
     source = open_source(arguments.source)
-    groups = list(shuffled_together(source.fragments(), arguments.part_bytes, arguments.seed))
+    groups = list(grouped(source.fragments(), arguments.part_bytes, arguments.seed))
     if not groups:
         raise FinalError(
             f"the source {dict(arguments.source)} is empty: it lists no fragment; check that "
@@ -191,7 +149,7 @@ def make_plan(arguments: PlanArguments) -> tuple[DatasetPlan, list[Fragments]]:
         schema = source.with_missing(schema, _named_whole(arguments))
     inputs = [
         VERSION,
-        as_json(schema),
+        schema and schema_to_dict(schema),
         content_rules(arguments),
         # The fragments' own fingerprints hold the URL.
         {name: value for name, value in source.described().items() if name != "url"},

@@ -7,7 +7,7 @@ from typing import Any, Self
 from aerotrain.contract.errors import counted
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Split
-from aerotrain.data.sources import Rejected
+from aerotrain.data.partitions import Rejections
 from aerotrain.data.statistics.axis import duration_of, text_of
 from aerotrain.data.statistics.drift import ColumnChange, changes, kinds
 from aerotrain.data.statistics.markup import document, isolated, table, text
@@ -54,22 +54,13 @@ class DataComparison:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rejections:
-    """The number of rejected records, the first of them, and the URL of what lists all."""
-
-    count: int = 0
-    first: Sequence[Rejected] = ()
-    url: str = ""
-
-
 def page(
     now: Described,
     splits: Mapping[str, Split],
     inferred: Sequence[tuple[str, str]] = (),
     comparison: DataComparison | None = None,
     label: str = "label",
-    rejections: Rejections = Rejections(),
+    rejections: Rejections | None = None,
 ) -> str:
     """The HTML document, without external resources.
 
@@ -87,7 +78,8 @@ def page(
     body = (
         f"<h1>{counted(records, 'record')}, {counted(len(now.summary), 'column')}</h1>"
         f"<p>{isolated(now.url)}</p>"
-        f"{_rejected(rejections, records)}{_splits(splits, classes)}{_inferred(inferred)}"
+        f"{_rejected(rejections or Rejections(), records)}{_splits(splits, classes)}"
+        f"{_inferred(inferred)}"
         f"{_compared(comparison, names) if comparison else ''}{sections}"
     )
     return document(f"Statistics of {now.url}", body)

@@ -121,7 +121,7 @@ class ProcessGroup:
         why_open = await self._supervisor.start_supervisor(warm=warm, wait=wait_for_imports)
         if why_open and len(list(self.job.names())) > 1:
             _LOG.warning(OPEN_SERVERS, why_open)
-        self._supervisor.start(starts, [lock for port in ports for lock in port.locks])
+        self._supervisor.start(starts, [port.lock for port in ports])
 
     def _start_of(self, name: ReplicaName, count: int) -> Start:
         addresses = self._folder.addresses()
@@ -146,7 +146,7 @@ class ProcessGroup:
         try:
             if self._supervisor.pid() is None:
                 for name, address in self._folder.addresses().items():
-                    port = hold(int(address.rsplit(":", 1)[1]), str(self._folder.path))
+                    port = hold(int(address.rsplit(":", 1)[1]))
                     if port is None:
                         raise TemporaryError(
                             f"the port of {name}, {address}, was taken by another launcher while "

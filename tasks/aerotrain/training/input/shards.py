@@ -12,8 +12,8 @@ import numpy as np
 
 from aerotrain.contract.errors import FinalError, counted, nearest
 from aerotrain.data.dataset import Dataset, Shard, Split
-from aerotrain.store import Store, StoredFile, open_store
-from aerotrain.store.manifest import fetch_in_ranges, in_order
+from aerotrain.store import Store, StoredFile, fetch_file, open_store
+from aerotrain.store.manifest import in_order
 
 #: The split on which models are trained.
 TRAIN_SPLIT = "train"
@@ -124,7 +124,7 @@ def download_shard(store: Store, shard: Shard, scratch: Path, ranges: Executor) 
     path = scratch / FOLDER / shard.file
     expected = StoredFile(bytes=shard.bytes, sha256=shard.sha256)
     if not path.exists() or StoredFile.of(path) != expected:
-        fetch_in_ranges(store, shard.file, expected, path, ranges)
+        fetch_file(store, shard.file, expected, path, ranges)
     return path
 
 
