@@ -12,10 +12,9 @@ import tensorflow as tf
 from aerotrain.data.dataset import Feature, Shard
 from aerotrain.data.records import Column, encode, encoded_frames, stacked
 from aerotrain.evaluation import evaluate
-from aerotrain.evaluation.card import card
+from aerotrain.evaluation.card import card, charts
 from aerotrain.evaluation.diagnostics import Diagnostics
 from aerotrain.evaluation.leakage import leaking_columns
-from aerotrain.evaluation.pictures import pictures
 from aerotrain.evaluation.worst import described, records_at
 from aerotrain.store import open_store
 
@@ -56,6 +55,10 @@ def seen(y, predictions, names=(), blocks=2):
         assert list(found.watched([block])) == [block]
         first += len(part)
     return found
+
+
+def shown_of(output):
+    return "".join(charts(output))
 
 
 def test_probabilities_of_a_binary_output_are_counted_by_threshold_and_calibrated():
@@ -211,7 +214,7 @@ def test_dates_of_a_record_are_shown_as_dates():
 
 def test_dots_of_a_picture_are_within_its_frame():
     y = RANDOM.permutation(np.arange(1000) % 2)
-    page = pictures(seen(y, y[:, None] * 1.0).outputs["predictions"])
+    page = shown_of(seen(y, y[:, None] * 1.0).outputs["predictions"])
     [(begin, side)] = re.findall(r'viewBox="(\S+) \S+ (\S+) \S+" role="img"><title>Cali', page)
     least, greatest = float(begin), float(begin) + float(side)
     dots = re.findall(r'<circle cx="(\S+)" cy="(\S+)" r="(\S+)"', page)
@@ -223,8 +226,8 @@ def test_dots_of_a_picture_are_within_its_frame():
 def test_each_picture_has_a_scale_on_both_axes():
     y = RANDOM.permutation(np.arange(1000) % 2)
     numbers = RANDOM.normal(size=(500, 1))
-    page = pictures(seen(y, y[:, None] * 1.0).outputs["predictions"])
-    page += pictures(seen(numbers, numbers).outputs["predictions"])
+    page = shown_of(seen(y, y[:, None] * 1.0).outputs["predictions"])
+    page += shown_of(seen(numbers, numbers).outputs["predictions"])
     upwards = re.findall(r'class="up-name">(.*?)</div><div class="up">(.*?)</div>', page)
     across = re.findall(r'class="across">(.*?)</div><div class="across-name">(.*?)</div>', page)
     shares = "<span>0</span><span>0.5</span><span>1</span>"
@@ -246,9 +249,9 @@ def test_each_table_scrolls_in_its_own_box():
 
 def test_long_lists_say_how_long_they_are():
     numbers = seen(RANDOM.normal(size=(5000, 1)), RANDOM.normal(size=(5000, 1)))
-    assert "A random sample of 2,000 of 5,000 records" in pictures(numbers.outputs["predictions"])
+    assert "A random sample of 2,000 of 5,000 records" in shown_of(numbers.outputs["predictions"])
     many = seen(RANDOM.integers(0, 60, 9000), RANDOM.random((9000, 60)))
-    assert "The 30 most frequent confusions" in pictures(many.outputs["predictions"])
+    assert "The 30 most frequent confusions" in shown_of(many.outputs["predictions"])
     page = card({**EMPTY, "failures": [f"reason {each}" for each in range(100)]}, "run")
     assert "<summary>88 more of 100</summary>" in page
     assert all(f"reason {each}<" in page for each in range(100))
@@ -263,7 +266,7 @@ def test_the_card_of_a_training_shows_its_pictures_and_nothing_from_outside(digi
     assert sum(map(sum, data["outputs"]["predictions"]["confusion"])) == records
     worst = data["worst"]["predictions"]
     assert [each["error"] for each in worst] == sorted((e["error"] for e in worst), reverse=True)
-    assert all(each["features"]["image"]["picture"].startswith("data:image/png") for each in worst)
+    assert all(each["features"]["image"]["picture"].startswith("iVBOR") for each in worst)
     assert all(each["features"]["label"] == each["target"] for each in worst)
     page = store.get("card.html").decode()
     assert page.count("<img") == len(worst) == 10

@@ -27,7 +27,7 @@ from aerotrain.evaluation.evaluate import evaluate
 from aerotrain.evaluation.gate import Gate, has_metrics_of_records
 from aerotrain.replica import Replica
 from aerotrain.serving import export
-from aerotrain.serving.formats.conversion import check_installed, convert
+from aerotrain.serving.formats.converter import check_installed, convert
 from aerotrain.supervisor.ports import reserved_addresses
 from aerotrain.training import chief
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT

@@ -2,43 +2,22 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from aerotrain.contract.errors import counted
-from aerotrain.data.statistics.axis import text_of
-from aerotrain.data.statistics.markup import document, isolated, table, text
-from aerotrain.evaluation.pictures import STYLE, pictures
 from aerotrain.evaluation.slices import ALL
 from aerotrain.evaluation.verdicts import FAIL, PASS, TOO_FEW
+from aerotrain.pages.axis import text_of
+from aerotrain.pages.charts import DIAGONAL, GRID, SHARES, dot, interval, line, square
+from aerotrain.pages.html import document, image, isolated, table, text
 
-_STYLE = """
-.forest svg { width: 18rem; height: 1.3rem; border: 0; overflow: visible; }
-.forest line { stroke: var(--now); stroke-width: 2; vector-effect: non-scaling-stroke; }
-.forest .fail line { stroke: var(--warn); } .forest .fail circle { fill: var(--warn); }
-.forest line.bound { stroke: var(--quiet); stroke-width: 1; stroke-dasharray: 3 2; }
-.forest circle { fill: var(--now); } .forest .few { opacity: .4; }
-.figures td, .figures th { white-space: nowrap; } .forest td { vertical-align: middle; }
-.figures td:first-child { white-space: normal; min-width: 9rem; max-width: min(24rem, 45vw);
-                          overflow-wrap: anywhere; }
-.figures :is(td, th):first-child, .matrix th:first-child {
-  position: sticky; left: 0; background: var(--ground); }
-h2 { margin-top: 1.5rem; }
-.worst td, .worst th { text-align: left; }
-.worst td bdi { display: inline-block; width: max-content; max-width: 16rem;
-                overflow-wrap: anywhere; }
-details { margin: .3rem 0 0; font-size: 13px; }
-"""
-
-#: The most reasons and warnings that are shown at once.
-_REASONS = 12
+#: The most reasons and warnings that are shown at once, and the most confusions.
+_REASONS, _CONFUSIONS = 12, 30
 
 #: The most characters of the name of a slice.
 _NAME = 120
-
-#: The width and the height of a plot, in its own units, and the radius of the dot of a value.
-_WIDTH, _HEIGHT, _DOT = 100.0, 10.0, 2.2
 
 #: The least probability that is shown as a number.
 _LEAST_PROBABILITY = 0.001
@@ -51,15 +30,21 @@ def card(found: Mapping[str, Any], title: str) -> str:
     few = [each for each in found["verdicts"] if (each["verdict"], each["slice"]) == (TOO_FEW, ALL)]
     unseen = "accepted, and not judged: too few records" if few else "accepted"
     head = unseen if found["passed"] else '<span class="warn">refused</span>'
-    records = counted(found["records"], "record")
     by_rule = groupby(found["verdicts"], key=lambda each: str(each["rule"]))
-    rules = "".join(_rule(name, list(verdicts)) for name, verdicts in by_rule)
-    body = (
-        f"<h1>{text(title)}: {head}</h1>"
-        f"<p>{records} of the split {text(found['split'])}</p>{_reasons(found)}"
-        f"{_metrics(found)}{rules}{_outputs(found)}{_worst(found)}{_sources(found)}"
-    )
-    return document(f"Evaluation of {title}", body, _STYLE + STYLE)
+    parts = [
+        f"<h1>{text(title)}: {head}</h1>",
+        f"<p>{counted(found['records'], 'record')} of the split {text(found['split'])}</p>",
+        _reasons(found),
+        _metrics(found),
+        *(_rule(name, list(verdicts)) for name, verdicts in by_rule),
+        *(
+            f'<h2>{_title(name)}</h2><div class="pictures">{"".join(charts(output))}</div>'
+            for name, output in found["outputs"].items()
+        ),
+        *(_worst(name, records) for name, records in found["worst"].items()),
+        _sources(found),
+    ]
+    return document(f"Evaluation of {title}", "".join(parts))
 
 
 def _reasons(found: Mapping[str, Any]) -> str:
@@ -80,55 +65,50 @@ def _metrics(found: Mapping[str, Any]) -> str:
     heads = ["metric", "value", "95 % interval", *(["baseline"] if baseline else [])]
     rows = []
     for name, value in found["metrics"].items():
-        low, high = found["intervals"].get(name, (math.nan, math.nan))
         batches = found["by_batches"].get(name)
-        interval = _interval(low, high) if batches is None else f"of batches of {batches:,}"
-        row = [isolated(name, 60), _number(value), interval]
-        rows.append([*row, *([_number(baseline["metrics"][name])] if baseline else [])])
-    return f'<h2>Metrics</h2><div class="table figures">{table(rows, heads)}</div>'
+        bounds = found["intervals"].get(name, (math.nan, math.nan))
+        between = _between(*bounds) if batches is None else f"of batches of {batches:,}"
+        theirs = [_number(baseline["metrics"][name])] if baseline else []
+        rows.append([isolated(name, 60), _number(value), between, *theirs])
+    return f"<h2>Metrics</h2>{table(rows, heads, 'figures')}"
 
 
 def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
-    """The verdicts of one rule, with the interval of each slice as a picture."""
-    compared = any(each["difference"] for each in verdicts)
+    """The verdicts of one rule, with the interval of each slice as a chart."""
+    first = verdicts[0]
+    bound, loss, compared = (
+        first["bound"],
+        first["detectable"],
+        any(v["difference"] for v in verdicts),
+    )
     shown = [_shown(each) for each in verdicts]
-    bound = verdicts[0]["bound"]
     finite = [each for triple in shown for each in (*triple, bound) if math.isfinite(each)]
-    least, greatest = (min(finite), max(finite)) if finite else (0.0, 1.0)
-    span = (greatest - least) or 1.0
-
-    def place(value: float) -> float:
-        return _DOT + (value - least) / span * (_WIDTH - 2 * _DOT)
-
+    span = (min(finite, default=0.0), max(finite, default=1.0))
     rows = []
     for each, (value, low, high) in zip(verdicts, shown, strict=True):
-        verdict = text(each["verdict"])
         style = {FAIL: "fail", PASS: ""}.get(each["verdict"], "few")
-        plot = _plot(place(low), place(value), place(high), place(bound))
+        verdict = text(each["verdict"])
         rows.append(
             [
                 isolated(_both_ends(each["slice"])),
                 f'<b class="warn">{verdict}</b>' if style == "fail" else verdict,
                 _number(each["value"]),
                 *([_number(each["baseline"])] if compared else []),
-                _interval(low, high),
+                _between(low, high),
                 *([_probability(each["probability"])] if compared else []),
-                f'<div class="{style}">{plot}</div>',
+                f'<div class="{style}">{interval(low, value, high, bound, span)}</div>',
                 f"{each['records']:,}",
             ]
         )
-    compared_heads = (
-        ["baseline", "difference, interval", "p, corrected"] if compared else ["interval"]
-    )
+    of_two = ["baseline", "difference, interval", "p, corrected"]
     # The bound of a loss of nothing is minus zero.
     drawn = f'<span class="caption">dotted: {_number(bound + 0.0)}</span>'
-    heads = ["slice", "verdict", "value", *compared_heads, drawn, "records"]
-    loss = verdicts[0]["detectable"]
+    heads = ["slice", "verdict", "value", *(of_two if compared else ["interval"]), drawn, "records"]
     seen = "" if loss is None else f"80 of 100 runs refuse a loss of {_number(loss + abs(bound))}"
     caption = "; ".join(filter(None, (_counts(verdicts), seen)))
     return (
         f'<h2>{isolated(name, 200)}</h2><div class="caption">{caption}</div>'
-        f'<div class="table figures forest">{table(rows, heads)}</div>'
+        f"{table(rows, heads, 'figures forest')}"
     )
 
 
@@ -153,62 +133,112 @@ def _probability(value: float | None) -> str:
 
 
 def _shown(verdict: Verdict) -> tuple[float, float, float]:
-    """The number of a plot, with its interval: the difference, or the value."""
+    """The number of a chart, with its interval: the difference, or the value."""
     if verdict["difference"]:
         low, high = verdict["difference"]
         return verdict["value"] - verdict["baseline"], low, high
     return verdict["value"], *verdict["interval"]
 
 
-def _plot(low: float, value: float, high: float, bound: float) -> str:
-    if not math.isfinite(value):
-        return ""
-    middle = _HEIGHT / 2
-    lines = [(bound, bound, 0.0, _HEIGHT, ' class="bound"')]
-    if math.isfinite(low) and math.isfinite(high):
-        lines.append((low, high, middle, middle, ""))
-    drawn = "".join(
-        f'<line{kind} x1="{a:.2f}" x2="{b:.2f}" y1="{top:g}" y2="{bottom:g}"/>'
-        for a, b, top, bottom, kind in lines
-    )
-    return (
-        f'<svg viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" aria-hidden="true">{drawn}'
-        f'<circle cx="{value:.2f}" cy="{middle:g}" r="{_DOT:g}"/></svg>'
-    )
-
-
-def _outputs(found: Mapping[str, Any]) -> str:
-    return "".join(
-        f"<h2>{_title(name)}</h2>{pictures(each)}" for name, each in found["outputs"].items()
-    )
-
-
 def _title(name: str) -> str:
     return "Predictions" if name == "predictions" else f"The output {isolated(name, 60)}"
 
 
-def _worst(found: Mapping[str, Any]) -> str:
-    """A table of the worst records of each output, with their features."""
-    tables = []
-    for name, records in found["worst"].items():
-        columns = list(records[0]["features"]) if records else []
+def charts(output: Mapping[str, Any]) -> Iterator[str]:
+    """The charts and tables of one output of a card, as markup."""
+    if counts := output.get("confusion"):
+        yield _matrix(counts, [text(str(each), 40) for each in output["classes"]])
+    if found := output.get("confusions"):
         rows = (
-            [isolated(each["target"], 60), isolated(each["predicted"], 60)]
-            + [_feature(each["features"][column]) for column in columns]
-            for each in records
+            [
+                isolated(e["label"], 60),
+                isolated(e["predicted"], 60),
+                f"{e['records']:,} of {e['of']:,}",
+            ]
+            for e in found[:_CONFUSIONS]
         )
-        heads = ["target", "prediction", *(isolated(column, 60) for column in columns)]
-        tables.append(
-            f"<h2>{_title(name)}: the {counted(len(records), 'record')} of the greatest error</h2>"
-            f'<div class="table worst">{table(rows, heads)}</div>'
+        title = f"The {min(_CONFUSIONS, len(found))} most frequent confusions"
+        yield f"<div><h3>{title}</h3>{table(rows, ['label', 'predicted', 'records'], 'text')}</div>"
+    if (found := output.get("calibration")) and found["bins"]:
+        most = max(each["records"] for each in found["bins"])
+        dots = (
+            dot(
+                each["predicted"],
+                each["observed"],
+                1.5 + 3 * (each["records"] / most) ** 0.5,
+                f"{each['records']:,} records: predicted {each['predicted']:.1%}, "
+                f"observed {each['observed']:.1%}",
+            )
+            for each in found["bins"]
         )
-    return "".join(tables)
+        error = f"The expected calibration error is {found['expected_calibration_error']:.3f}."
+        axes = ("predicted probability", SHARES), ("observed share", SHARES)
+        yield square("Calibration", f"{GRID}{DIAGONAL}{''.join(dots)}", *axes, error)
+    if found := output.get("thresholds"):
+        drawn = line((each["threshold"], each["precision"]) for each in found)
+        drawn += line(((each["threshold"], each["recall"]) for each in found), "first")
+        legend = '<span class="before"></span> precision &nbsp; <span class="now"></span> recall'
+        positive = text(str(output["classes"][1]), 40)
+        axes = (f"threshold of {positive}", SHARES), ("share", SHARES)
+        yield square("Precision and recall by threshold", GRID + drawn, *axes, legend)
+    if output["kind"] == "number" and output["sample"]:
+        yield _residuals(output)
+
+
+def _matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """Rows are labels, columns predictions; a cell is as dark as its share of its row."""
+    rows = []
+    for label, row in enumerate(counts):
+        total = max(1, sum(row))
+        cells = "".join(
+            f'<td class="{"" if guess == label else "wrong"}" style="--share:{count / total:.3f}" '
+            f'title="{names[label]} predicted as {names[guess]}">{count:,}</td>'
+            for guess, count in enumerate(row)
+        )
+        rows.append(f"<tr><th>{names[label]}</th>{cells}</tr>")
+    heads = "".join(f"<th>{name}</th>" for name in names)
+    return (
+        '<div><h3>Labels (rows) and predictions (columns)</h3><div class="table matrix">'
+        f"<table><tr><th></th>{heads}</tr>{''.join(rows)}</table></div></div>"
+    )
+
+
+def _residuals(output: Mapping[str, Any]) -> str:
+    """A square of targets and predictions, and a table of their differences."""
+    values = [each for pair in output["sample"] for each in pair]
+    least, greatest = min(values), max(values)
+    span = (greatest - least) or 1.0
+    dots = (dot((a - least) / span, (b - least) / span, 1.2) for a, b in output["sample"])
+    shown, records = len(output["sample"]), counted(output["records"], "record")
+    labels = (text_of(least), text_of(greatest))
+    chart = square(
+        "Targets and predictions",
+        f'{DIAGONAL}<g class="dots">{"".join(dots)}</g>',
+        ("target", labels),
+        ("prediction", labels),
+        records if shown == output["records"] else f"A random sample of {shown:,} of {records}",
+    )
+    quantiles = output["residual_quantiles"].items()
+    rows = ([f"{float(share):.0%}", text_of(value)] for share, value in quantiles)
+    listed = table(rows, ["share of records", "prediction - target up to"])
+    return f"{chart}<div><h3>Residuals</h3>{listed}</div>"
+
+
+def _worst(name: str, records: Sequence[Mapping[str, Any]]) -> str:
+    """A table of the worst records of an output, with their features."""
+    columns = list(records[0]["features"]) if records else []
+    rows = (
+        [isolated(each["target"], 60), isolated(each["predicted"], 60)]
+        + [_feature(each["features"][column]) for column in columns]
+        for each in records
+    )
+    heads = ["target", "prediction", *(isolated(column, 60) for column in columns)]
+    title = f"{_title(name)}: the {counted(len(records), 'record')} of the greatest error"
+    return f"<h2>{title}</h2>{table(rows, heads, 'worst')}"
 
 
 def _feature(value: str | Mapping[str, str]) -> str:
-    if isinstance(value, str):
-        return isolated(value, 200)
-    return f'<img alt="" src="{text(value["picture"])}">'
+    return isolated(value, 200) if isinstance(value, str) else image(text(value["picture"]))
 
 
 def _sources(found: Mapping[str, Any]) -> str:
@@ -216,14 +246,14 @@ def _sources(found: Mapping[str, Any]) -> str:
     baseline = found["baseline"]
     rows = {**found["candidate"], "baseline": baseline["url"] if baseline else "none"}
     cells = ([isolated(name, 60), isolated(str(value), 2000)] for name, value in rows.items())
-    return f'<h2>Made of</h2><div class="table">{table(cells, kind="source")}</div>'
+    return f"<h2>Made of</h2>{table(cells, kind='source')}"
 
 
 def _number(value: float) -> str:
     return text_of(value) if math.isfinite(value) else f'<b class="warn">{value:g}</b>'
 
 
-def _interval(low: float, high: float) -> str:
+def _between(low: float, high: float) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return "–"
     return f"{text_of(low)} to {text_of(high)}"

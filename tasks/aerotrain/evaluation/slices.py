@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.gate import Column, parts_of
 from aerotrain.data.dataset import Schema
-from aerotrain.data.statistics.axis import text_of
+from aerotrain.pages.axis import text_of
 
 #: The most values of a column, or of columns that are crossed, that are slices.
 MOST_VALUES = 200

@@ -1,6 +1,5 @@
 """The records that a model predicts worst, with their features, for people to look at."""
 
-import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -10,17 +9,19 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.data.dataset import Feature, Schema, Shard
-from aerotrain.data.statistics.axis import text_of
+from aerotrain.pages.axis import text_of
+from aerotrain.pages.html import thumbnail
 from aerotrain.training.input.batches import parse
 from aerotrain.training.input.shards import in_turn
 
-#: The most characters of a text, numbers of a vector, and bytes of a picture that are shown.
-_TEXT, _NUMBERS, _PICTURE = 200, 8, 40_000
+#: The most characters of a text, and numbers of a vector, that are shown.
+_TEXT, _NUMBERS = 200, 8
 
 #: Pixels of at most this value are shown brighter: the picture would be black.
 _DARK = 31
 
-_PICTURES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg"}
+#: The least edge of an array of pixels.
+_LEAST_EDGE = 4
 
 
 def records_at(
@@ -50,7 +51,7 @@ def _is_one_of(places: tf.Tensor) -> Any:
     return lambda place, _: tf.reduce_any(place == places)
 
 
-#: A text, or ``{"picture": …}`` with a data URL.
+#: A text, or ``{"picture": …}`` with a PNG file in base64.
 Shown = str | dict[str, str]
 
 
@@ -75,10 +76,11 @@ def described(
 
 
 def _shown(feature: Feature, value: Any, words: Sequence[str], since_1970: str) -> Shown:
+    if picture := _as_picture(feature, value):
+        return {"picture": picture}
     if feature.dtype == "string" and not feature.shape:
-        return _text_or_picture(bytes(value))
-    if feature.dtype != "string" and (picture := _as_picture(value)):
-        return picture
+        text = bytes(value[: 4 * _TEXT]).decode("utf-8", "replace")
+        return text if len(text) <= _TEXT else text[:_TEXT] + "…"
     if feature.shape:
         flat = np.ravel(value)
         shown = _values(flat[:_NUMBERS], since_1970)
@@ -98,27 +100,17 @@ def _values(values: Any, since_1970: str) -> Iterator[str]:
             yield "missing" if np.isnan(each) else f"{each:.6g}"
 
 
-def _text_or_picture(value: bytes) -> Shown:
-    for begin, kind in _PICTURES.items():
-        if value.startswith(begin):
-            is_large = len(value) > _PICTURE
-            return f"a picture of {len(value):,} bytes" if is_large else _url(kind, value)
-    text = value.decode("utf-8", "replace")
-    return text if len(text) <= _TEXT else text[:_TEXT] + "…"
-
-
-def _as_picture(value: Any) -> Shown:
-    """Pixels ``(height, width)`` or ``(height, width, channels)`` as a picture; else nothing."""
-    pixels = value[..., None] if value.ndim == 2 else value
-    if pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4) or min(pixels.shape[:2]) < 4:
-        return ""
-    if pixels.dtype != np.uint8 or pixels.max() <= _DARK:
-        known = pixels[np.isfinite(pixels)]
+def _as_picture(feature: Feature, value: Any) -> str | None:
+    """A file of a picture, or pixels ``(height, width)`` or with channels; else nothing."""
+    if feature.dtype == "string":
+        return None if feature.shape else thumbnail(bytes(value))
+    channels = value.shape[2:]
+    if value.ndim not in (2, 3) or min(value.shape[:2]) < _LEAST_EDGE:
+        return None
+    if channels not in ((), (1,), (3,), (4,)):
+        return None
+    if value.dtype != np.uint8 or value.max() <= _DARK:
+        known = value[np.isfinite(value)]
         least, span = known.min(initial=0), np.ptp(known) if len(known) else 0
-        pixels = (np.nan_to_num(pixels - least) / (span or 1) * 255).clip(0, 255).astype(np.uint8)
-    data = tf.io.encode_png(pixels).numpy()
-    return _url("png", data) if len(data) <= _PICTURE else ""
-
-
-def _url(kind: str, data: bytes) -> Shown:
-    return {"picture": f"data:image/{kind};base64,{base64.b64encode(data).decode()}"}
+        value = (np.nan_to_num(value - least) / (span or 1) * 255).clip(0, 255).astype(np.uint8)
+    return thumbnail(value)

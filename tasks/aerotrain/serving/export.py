@@ -18,7 +18,7 @@ from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Dataset, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.serving.classes import Classes, classes_of, write_classes
-from aerotrain.serving.formats.conversion import check_installed, convert
+from aerotrain.serving.formats.converter import check_installed, convert
 from aerotrain.serving.own_process import last_line, seconds_for
 from aerotrain.serving.servable import Servable
 from aerotrain.serving.served import by_name

@@ -9,9 +9,9 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.steps import Format
 from aerotrain.data.dataset import Schema
-from aerotrain.serving.formats.converter import Runtime, runtime
+from aerotrain.serving.formats.converter import predictor
 from aerotrain.serving.servable import Features, Outputs
-from aerotrain.serving.signature import SIGNATURE, Signature, loaded_inputs
+from aerotrain.serving.signature import SIGNATURE, Arrays, Signature, loaded_inputs
 from aerotrain.store import CorruptError, MissingError, StoreRefused, fetch, open_store
 
 
@@ -51,7 +51,7 @@ class Served:
                 raise FinalError(
                     f"{title} has no {model_format}: export it with formats=['{model_format}']"
                 )
-            self._function = self._in_runtime(runtime(model_format, file))
+            self._function = self._in_runtime(predictor(model_format, file))
 
     @classmethod
     def fetched(
@@ -85,14 +85,14 @@ class Served:
         """The outputs by name for a batch of the features ``columns``."""
         return dict(self._function(**{n: features[c] for n, c in self._columns.items()}))
 
-    def _in_runtime(self, model: Runtime) -> Callable[..., Outputs]:
+    def _in_runtime(self, model: Callable[[Arrays], Arrays]) -> Callable[..., Outputs]:
         """A function like the signature, which runs the model of another format."""
         outputs = self._signature.structured_outputs
         dtypes = [each.dtype for each in outputs.values()]
 
         def predict(**inputs: tf.Tensor) -> Outputs:
             def run(*values: Any) -> list[Any]:
-                found = model.predict(dict(zip(inputs, values, strict=True)))
+                found = model(dict(zip(inputs, values, strict=True)))
                 return [found[name] for name in outputs]
 
             found = tf.numpy_function(run, [*inputs.values()], dtypes, stateful=False)

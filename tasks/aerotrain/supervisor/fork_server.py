@@ -35,7 +35,11 @@ from aerotrain.supervisor.supervisor import supervise
 IMPORTED = (
     *("boto3", "numpy", "aerotrain.replica", "aerotrain.store.s3"),
     *MODULES,
-    *("aerotrain.training.chief", "aerotrain.training.hooks.validation", "aerotrain.training.servers"),
+    *(
+        "aerotrain.training.chief",
+        "aerotrain.training.hooks.validation",
+        "aerotrain.training.servers",
+    ),
 )
 
 #: Packages that make this process stale when another version of one is installed.

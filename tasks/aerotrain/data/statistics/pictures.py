@@ -1,8 +1,5 @@
-"""Pictures of some records: of each class those with the smallest hashes, bounded in bytes."""
+"""Pictures of some records: small ones of each class, of the records with the smallest hashes."""
 
-import struct
-import zlib
-from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -14,18 +11,13 @@ from numpy.typing import NDArray
 from aerotrain.data.dataset import Feature
 from aerotrain.data.hashing import Hashes
 from aerotrain.data.records import Column
+from aerotrain.pages.html import ENCODED, thumbnail
 
-#: The first classes have pictures, each so many, as far as they fit into so many bytes.
-CLASSES, OF_CLASS, CLASS_BYTES = 10, 8, 24_000
-
-#: Longer edges of arrays of pixels are reduced to this.
-_EDGE = 48
+#: The first classes have pictures, each so many.
+CLASSES, OF_CLASS = 10, 8
 
 #: The least edge of an array of pixels.
 _LEAST_EDGE = 4
-
-#: What encoded pictures begin with: PNG and JPEG. Others, as SVG, may hold links or scripts.
-_BEGINS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 
 #: Labels with longer texts, in bytes, are no classes.
 _MAX_LABEL_BYTES = 64
@@ -41,12 +33,11 @@ Sheet = Sequence[tuple[Label, Sequence[str]]]
 class Pictures:
     """The pictures of a column by class, and in each class by the hash of the record.
 
-    Each has its size in bytes. Pictures that do not fit into ``CLASS_BYTES`` after those with
-    smaller hashes have no content, but keep their place, so that a merge in any order, of any
+    Those that are damaged are None, and keep their place, so that a merge in any order, of any
     partitions, has the same result.
     """
 
-    classes: dict[Label, dict[int, tuple[int, str | None]]] = field(default_factory=dict)
+    classes: dict[Label, dict[int, str | None]] = field(default_factory=dict)
 
     def add(self, column: Column, labels: Column | None, hashes: Hashes) -> None:
         """Add records of which ``column`` has pictures; those of other columns are ignored."""
@@ -55,9 +46,9 @@ class Pictures:
             first = rows[np.argsort(hashes[rows], kind="stable")[:OF_CLASS]]
             if len(known) == OF_CLASS:
                 first = first[hashes[first] < max(known)]
-            contents = _encoded(column, first)
-            found = zip(hashes[first].tolist(), contents, strict=True)
-            self._keep(label, {key: (len(each), _base64(each)) for key, each in found})
+            taken = column.take(first).values
+            pictures = map(thumbnail, taken.to_pylist() if column.is_text else taken)
+            self._keep(label, dict(zip(hashes[first].tolist(), pictures, strict=True)))
         self._keep_first_classes()
 
     def merge(self, other: "Pictures") -> None:
@@ -65,38 +56,27 @@ class Pictures:
             self._keep(label, pictures)
         self._keep_first_classes()
 
-    def _keep(self, label: Label, others: Mapping[int, tuple[int, str | None]]) -> None:
+    def _keep(self, label: Label, others: Mapping[int, str | None]) -> None:
         both = {**others, **self.classes.get(label, {})}
-        kept, total = {}, 0
-        for key in sorted(both)[:OF_CLASS]:
-            size, content = both[key]
-            total += size
-            kept[key] = (size, content if total <= CLASS_BYTES else None)
-        if kept:
-            self.classes[label] = kept
+        if both:
+            self.classes[label] = {key: both[key] for key in sorted(both)[:OF_CLASS]}
 
     def _keep_first_classes(self) -> None:
-        for label in _in_order(self.classes)[CLASSES:]:
-            del self.classes[label]
+        self.classes = {label: self.classes[label] for label in _in_order(self.classes)[:CLASSES]}
 
     @property
     def sheet(self) -> Sheet:
-        """The pictures that fit, by class in the order of the labels."""
-        return [
-            (label, [text for _, text in self.classes[label].values() if text is not None])
-            for label in _in_order(self.classes)
-        ]
+        """The pictures by class, in the order of the labels."""
+        found = ((label, [*filter(None, each.values())]) for label, each in self.classes.items())
+        return [(label, pictures) for label, pictures in found if pictures]
 
     def to_list(self) -> list[Any]:
         """The complete state as JSON."""
-        return [
-            [label, [[key, *self.classes[label][key]] for key in sorted(self.classes[label])]]
-            for label in _in_order(self.classes)
-        ]
+        return [[label, [*map(list, each.items())]] for label, each in self.classes.items()]
 
     @classmethod
     def from_list(cls, data: Sequence[Any]) -> Self:
-        return cls({label: {key: (size, text) for key, size, text in each} for label, each in data})
+        return cls({label: dict(each) for label, each in data})
 
 
 def _in_order(labels: Mapping[Label, Any]) -> list[Label]:
@@ -108,9 +88,10 @@ def _by_class(
     labels: Column | None, rows: NDArray[np.int64]
 ) -> Iterator[tuple[Label, NDArray[np.int64]]]:
     """The rows of each of the first classes; of a single class if the label is none."""
-    if labels is None or labels.feature.shape or labels.feature.is_float or not len(rows):
-        if len(rows):
-            yield None, rows
+    if not len(rows):
+        return
+    if labels is None or labels.feature.shape or labels.feature.is_float:
+        yield None, rows
         return
     values = labels.take(rows).values
     if labels.is_text:
@@ -127,10 +108,8 @@ def _rows_with_pictures(column: Column) -> NDArray[np.int64]:
         return np.arange(len(column))
     if not column.is_text or column.feature.shape:
         return np.zeros(0, np.int64)
-    begins = [pc.starts_with(column.values, pattern=each) for each in _BEGINS]
-    fits = pc.less_equal(pc.binary_length(column.values), CLASS_BYTES)
-    found = pc.and_(pc.or_(*begins), fits).to_numpy(zero_copy_only=False)
-    return np.flatnonzero(found)
+    begins = [pc.starts_with(column.values, pattern=each) for each in ENCODED]
+    return np.flatnonzero(pc.or_(*begins).to_numpy(zero_copy_only=False))
 
 
 def is_array_of_pixels(feature: Feature) -> bool:
@@ -142,49 +121,3 @@ def is_array_of_pixels(feature: Feature) -> bool:
         and min(edges) >= _LEAST_EDGE
         and channels in ((), (1,), (3,), (4,))
     )
-
-
-def _encoded(column: Column, rows: NDArray[np.int64]) -> list[bytes]:
-    taken = column.take(rows).values
-    if column.is_text:
-        texts: list[bytes] = taken.to_pylist()
-        return texts
-    return [png(reduced(each)) for each in taken]
-
-
-def _base64(content: bytes) -> str:
-    return b64encode(content).decode()
-
-
-def reduced(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The picture with edges of at most 48 pixels, each the mean of a square of the original."""
-    step = -(-max(pixels.shape[:2]) // _EDGE)
-    if step == 1:
-        return pixels
-    step = min(step, *pixels.shape[:2])
-    height, width = (edge // step for edge in pixels.shape[:2])
-    whole = pixels[: height * step, : width * step]
-    squares = whole.reshape(height, step, width, step, *pixels.shape[2:])
-    # Of a ribbon, which stays long, every second pixel and so on.
-    every = -(-max(height, width) // _EDGE)
-    return squares.mean(axis=(1, 3)).round().astype(np.uint8)[::every, ::every]
-
-
-def png(pixels: NDArray[np.uint8]) -> bytes:
-    """An array ``(height, width)`` or ``(height, width, 1, 3 or 4)`` as a PNG file.
-
-    The format: https://www.w3.org/TR/png-3/.
-    """
-    height, width = pixels.shape[:2]
-    color = {1: 0, 3: 2, 4: 6}[pixels[0, 0].size]
-    lines = pixels.reshape(height, -1)
-    filtered = np.hstack([np.zeros((height, 1), np.uint8), lines]).tobytes()  # 0: no filter
-    header = struct.pack(">IIBBBBB", width, height, 8, color, 0, 0, 0)
-    return _BEGINS[0] + b"".join(
-        [_chunk(b"IHDR", header), _chunk(b"IDAT", zlib.compress(filtered)), _chunk(b"IEND", b"")]
-    )
-
-
-def _chunk(name: bytes, content: bytes) -> bytes:
-    checksum = zlib.crc32(name + content)
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", checksum)

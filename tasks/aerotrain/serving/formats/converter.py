@@ -1,43 +1,93 @@
-"""Convert a SavedModel and verify the result, in a process of its own.
+"""Add other formats to an export: each is converted and verified in a process of its own.
 
-``python -m aerotrain.serving.formats.converter FORMAT SAVED FILE CHECK TOLERANCE [CALIBRATION]``
+``python -m aerotrain.serving.formats.converter FORMAT SAVED FILE CHECK TOLERANCE CALIBRATION``
 
 ``CHECK`` is a folder as ``aerotrain.serving.verify`` describes it; ``CALIBRATION`` is one with the
-``inputs`` of records by which the model is quantized. The last line printed is a
+``inputs`` of records by which the model is quantized, or empty. The last line printed is a
 ``FormatComparison`` as JSON, or, with the exit code of a ``FinalError``, its sentence.
 """
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.steps import Format
+from aerotrain.serving.own_process import last_line, seconds_for
 from aerotrain.serving.signature import Arrays
 from aerotrain.serving.verify import arrays, close, parts
 
+_MODULE = "aerotrain.serving.formats.converter"
 
-class Runtime(Protocol):
-    """A converted model in the runtime of its format."""
-
-    def predict(self, inputs: Arrays) -> Arrays:
-        """The outputs by name of a batch of inputs."""
+#: The accepted difference of predictions. Another runtime sums in another order; the predictions of
+#: a quantized model differ in the mean by this share of their range.
+TOLERANCE, QUANTIZED_TOLERANCE = 1e-4, 0.05
 
 
-def runtime(model_format: Format, file: Path) -> Runtime:
-    """The model in ``file`` in the runtime of its format.
+def check_installed(formats: Sequence[Format]) -> None:
+    """Raise ``FinalError`` if a package is missing that a format needs."""
+    for each in formats:
+        if missing := [name for name in each.packages if find_spec(name) is None]:
+            raise FinalError(
+                f"an export in the format '{each}' needs the package {missing[0]}, which is not "
+                f"installed here: add the extra aerotrain[{each}] to the training image or "
+                "environment"
+            )
+
+
+def convert(
+    formats: Sequence[Format],
+    saved: Path,
+    check: Path,
+    *,
+    tolerance: float | None,
+    calibration: Path | None,
+) -> dict[str, Any]:
+    """Write the model in each format next to the SavedModel in ``saved``.
+
+    ``check`` has the records and predictions that ``aerotrain.serving.verify`` compares.
+    ``calibration`` has records by which the formats are quantized to int8; None if they are not.
+
+    Returns:
+        What is known of each format, for people and for ``metrics.json``.
+
+    Raises:
+        FinalError: the model cannot be converted, or its predictions differ by more than
+            ``tolerance``; nothing was published.
+    """
+    if tolerance is None:
+        tolerance = TOLERANCE if calibration is None else QUANTIZED_TOLERANCE
+    about = {}
+    for each in formats:
+        file = saved / each.file
+        words = ["-m", _MODULE, each, str(saved), str(file)]
+        words += [str(check), str(tolerance), str(calibration or "")]
+        try:
+            found = json.loads(last_line(words, seconds_for(check)))
+        except FinalError as error:
+            raise FinalError(f"no export in the format '{each}': {error}") from None
+        size = file.stat().st_size
+        kind = "float" if calibration is None else "int8"
+        print(f"{each} ({kind}, {size:,} bytes): {FormatComparison(**found)}", flush=True)
+        about[each.value] = {"file": file.name, "bytes": size, "numbers": kind, **found}
+    return about
+
+
+def predictor(model_format: Format, file: Path) -> Callable[[Arrays], Arrays]:
+    """The model in ``file``, in the runtime of its format: outputs of a batch of inputs, by name.
 
     Raises:
         FinalError: the runtime does not load it.
     """
     try:
-        return _module(model_format).Runtime(file)
+        return _module(model_format).load(file)
     except Exception as error:
         raise FinalError(f"the runtime of {model_format} cannot load the model: {error}") from error
 
@@ -120,7 +170,7 @@ def compare(
     return comparison
 
 
-def convert(
+def _convert(
     model_format: Format,
     saved: Path,
     file: Path,
@@ -128,20 +178,15 @@ def convert(
     tolerance: float,
     calibration: Path | None,
 ) -> FormatComparison:
-    """Convert the model, and compare its predictions in its runtime with those in ``check``.
-
-    Raises:
-        FinalError: it cannot be converted, or see ``compare``.
-    """
-    _module(model_format).convert(
-        saved, file, list(_single_records(calibration)) if calibration else []
-    )
-    converted = runtime(model_format, file)
+    """Convert the model, and compare its predictions in its runtime with those in ``check``."""
+    records = list(_single_records(calibration)) if calibration else []
+    _module(model_format).convert(saved, file, records)
+    predict = predictor(model_format, file)
     given, expected = [], []
     for part in parts(check):
         inputs = arrays(part / "inputs")
         try:
-            given.append(converted.predict(inputs))
+            given.append(predict(inputs))
         except Exception as error:
             raise FinalError(
                 f"the runtime of {model_format} cannot run the model: {error}"
@@ -159,16 +204,11 @@ def _single_records(folder: Path) -> Iterator[Arrays]:
 
 def main() -> None:
     """Convert and verify as the command line says."""
-    name, saved, file, check, tolerance, *calibration = sys.argv[1:]
+    name, *folders, tolerance, calibration = sys.argv[1:]
+    saved, file, check = map(Path, folders)
+    records = Path(calibration) if calibration else None
     try:
-        comparison = convert(
-            Format(name),
-            Path(saved),
-            Path(file),
-            Path(check),
-            float(tolerance),
-            Path(calibration[0]) if calibration else None,
-        )
+        comparison = _convert(Format(name), saved, file, check, float(tolerance), records)
     except FinalError as error:
         print(" ".join(str(error).split()))
         sys.exit(ExitCode.FINAL)

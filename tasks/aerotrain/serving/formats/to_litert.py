@@ -1,7 +1,7 @@
 """Convert a SavedModel to LiteRT (https://ai.google.dev/edge/litert), and run the result."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -52,15 +52,13 @@ def _sentence(error: str) -> str:
     return f"the model cannot be converted to LiteRT: {error.strip().partition(chr(10))[0]}"
 
 
-class Runtime:
-    """A converted model in LiteRT's interpreter."""
+def load(file: Path) -> Callable[[Arrays], Arrays]:
+    """The converted model in LiteRT's interpreter: outputs of a batch of inputs, by name."""
+    from ai_edge_litert.interpreter import Interpreter
 
-    def __init__(self, file: Path) -> None:
-        from ai_edge_litert.interpreter import Interpreter
+    interpreter = Interpreter(model_path=str(file))
 
-        self._interpreter = Interpreter(model_path=str(file))  # the runner does not keep it
-        self._runner = self._interpreter.get_signature_runner(SIGNATURE)
+    def predict(inputs: Arrays) -> Arrays:
+        return dict(interpreter.get_signature_runner(SIGNATURE)(**inputs))
 
-    def predict(self, inputs: Arrays) -> Arrays:
-        """The outputs by name of a batch of inputs."""
-        return dict(self._runner(**inputs))
+    return predict

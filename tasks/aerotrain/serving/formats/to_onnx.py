@@ -1,7 +1,7 @@
 """Convert a SavedModel to ONNX by tf2onnx, and run the result by ONNX Runtime."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,30 +105,25 @@ def _quantize(source: Path, target: Path, calibration: Sequence[Arrays]) -> None
         prepared.unlink(missing_ok=True)
 
 
-class Runtime:
-    """A converted model in ONNX Runtime."""
+def load(file: Path) -> Callable[[Arrays], Arrays]:
+    """The converted model in ONNX Runtime: outputs of a batch of inputs, by name."""
+    import onnxruntime
 
-    def __init__(self, file: Path) -> None:
-        import onnxruntime
+    session = onnxruntime.InferenceSession(str(file))
+    names = [each.name for each in session.get_outputs()]
 
-        self._session: Any = onnxruntime.InferenceSession(str(file))
-        self._outputs = [each.name for each in self._session.get_outputs()]
-
-    def predict(self, inputs: Arrays) -> Arrays:
-        """The outputs by name of a batch of inputs.
-
-        Raises:
-            FinalError: ONNX Runtime cannot run the model.
-        """
+    def predict(inputs: Arrays) -> Arrays:
         try:
-            outputs = self._session.run(None, _fed(inputs))
+            outputs = session.run(None, _fed(inputs))
         except Exception as error:
             # tf2onnx converts the comparison of text to one of numbers.
             text = "the model or its transform compares text, which ONNX cannot; " * (
                 "stoll" in str(error)
             )
             raise FinalError(f"{text}ONNX Runtime says: {error}") from error
-        return dict(zip(self._outputs, outputs, strict=True))
+        return dict(zip(names, outputs, strict=True))
+
+    return predict
 
 
 def _fed(inputs: Arrays) -> Arrays:

@@ -1,8 +1,13 @@
-"""The style of the page, and text in it: names and values of a data set are never markup."""
+"""A page, and text, tables and pictures in it: names and values of data are never markup."""
 
 import re
+from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
+from io import BytesIO
+from typing import Any
+
+from PIL import Image
 
 #: Nothing is requested from anywhere, and no script runs.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -38,10 +43,10 @@ th, td { text-align: right; padding: .1rem 0 .1rem 1.25rem; } th { color: var(--
 th:first-child, td:first-child, .text td, .text th { text-align: left; }
 th:first-child, td:first-child { padding-left: 0; }
 .text td { overflow-wrap: anywhere; min-width: 5rem; }
-.table .source { display: block; overflow-wrap: anywhere; }
+.source table { display: block; overflow-wrap: anywhere; }
 .source tr { display: grid; grid-template-columns: minmax(0, min(16rem, 40%)) minmax(0, 1fr);
              gap: 1rem; } .source td { text-align: left; padding: .1rem 0; }
-.facts { width: 100%; margin-top: .5rem; font-size: 14px; }
+.facts { margin: .5rem 0 0; font-size: 14px; } .facts table { width: 100%; }
 .facts th { font-weight: 400; } .facts td:first-child { color: var(--quiet); white-space: nowrap; }
 .facts td, .facts th { padding-left: .75rem; } .facts td:first-child { padding-left: 0; }
 ul:empty { display: none; }
@@ -71,9 +76,53 @@ rect { fill: var(--now); } path { fill: none; stroke: var(--before); stroke-widt
 .sheet div { display: flex; flex-wrap: wrap; gap: .3rem; }
 img { width: 48px; height: 48px; object-fit: contain; image-rendering: pixelated;
       background: var(--soft); filter: brightness(var(--light, 1)); }
+.forest svg { width: 18rem; height: 1.3rem; border: 0; overflow: visible; }
+.forest line { stroke: var(--now); stroke-width: 2; vector-effect: non-scaling-stroke; }
+.forest .fail line { stroke: var(--warn); } .forest .fail circle { fill: var(--warn); }
+.forest line.bound { stroke: var(--quiet); stroke-width: 1; stroke-dasharray: 3 2; }
+.forest circle { fill: var(--now); } .forest .few { opacity: .4; }
+.figures td, .figures th { white-space: nowrap; } .forest td { vertical-align: middle; }
+.figures td:first-child { white-space: normal; min-width: 9rem; max-width: min(24rem, 45vw);
+                          overflow-wrap: anywhere; }
+.figures :is(td, th):first-child, .matrix th:first-child {
+  position: sticky; left: 0; background: var(--ground); }
+h2 { margin-top: 1.5rem; }
+.worst td, .worst th { text-align: left; }
+.worst td bdi { display: inline-block; width: max-content; max-width: 16rem;
+                overflow-wrap: anywhere; }
+details { margin: .3rem 0 0; font-size: 13px; }
+.pictures { display: flex; flex-wrap: wrap; gap: 1.5rem 2.5rem; align-items: start; }
+.pictures > div { max-width: 100%; } .pictures h3 { font-size: .95rem; margin: .5rem 0 .25rem; }
+.pictures svg.square { width: 15rem; height: 15rem; border: 1px solid var(--line); }
+.pictures circle { fill: var(--now); } .pictures .dots circle { opacity: .35; }
+.pictures .ideal { stroke: var(--quiet); stroke-width: 1; stroke-dasharray: 3 2;
+                   vector-effect: non-scaling-stroke; }
+.pictures .first { stroke: var(--now); }
+.pictures .grid { stroke: var(--line); stroke-width: 1; vector-effect: non-scaling-stroke; }
+.plot .axes { display: grid; grid-template-columns: auto auto 15rem; font-size: 11px;
+              color: var(--quiet); line-height: 1; width: max-content; gap: .2rem; }
+.plot .up, .plot .across { display: flex; justify-content: space-between; }
+.plot .up { flex-direction: column-reverse; align-items: flex-end; padding: .5rem 0; }
+.plot .across { grid-column: 3; padding: 0 .6rem; }
+.plot .across-name { text-align: center; grid-column: 3; }
+.plot .up-name { writing-mode: vertical-rl; rotate: 180deg; text-align: center; }
+.plot > .caption { max-width: 17rem; }
+.matrix td { text-align: right; padding: .1rem .4rem; min-width: 2rem; border-radius: 2px;
+  background: color-mix(in srgb, var(--now) calc(var(--share, 0) * 70%), transparent); }
+.matrix td.wrong { background:
+  color-mix(in srgb, var(--before) calc(var(--share, 0) * 90%), transparent); }
+.matrix th { max-width: 7rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
+             font-weight: 400; padding: .1rem .4rem; }
+.matrix th:first-child { text-align: right; }
 @media (max-width: 62rem) { section { grid-template-columns: minmax(0, 1fr); } }
 @media (max-width: 62rem) { section > * { grid-column: 1; min-width: 0; } }
 """
+
+#: Longer edges of pictures are reduced to this, in pixels.
+_EDGE = 48
+
+#: What files of pictures begin with: PNG and JPEG. Others, as SVG, may hold links or scripts.
+ENCODED = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 
 #: Control characters by their pictures; those of direction act only within their element.
 _SHOWN = {number: 0x2400 + number for number in range(0x20) if chr(number) not in "\t\n\r"} | {
@@ -86,13 +135,13 @@ _LINE = 24
 _PART = re.compile(r"(?:[/_]|%20|\.(?!\d))(?=[^\s/.])")
 
 
-def document(title: str, body: str, style: str = "") -> str:
+def document(title: str, body: str) -> str:
     """A self-contained HTML document of ``body``, which is markup; ``title`` is text."""
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{text(title)}</title><style>{STYLE}{style}</style>{body}</html>\n"
+        f"<title>{text(title)}</title><style>{STYLE}</style>{body}</html>\n"
     )
 
 
@@ -116,11 +165,38 @@ def isolated(value: str, length: int | None = None) -> str:
 
 
 def table(rows: Iterable[Iterable[str]], heads: Iterable[str] = (), kind: str = "") -> str:
-    """A table of cells that are markup."""
+    """A table of cells that are markup, in a box in which it scrolls."""
     lines = [_row("th", heads), *(_row("td", row) for row in rows)]
-    return f'<table class="{kind}">{"".join(lines)}</table>'
+    return f'<div class="table {kind}"><table>{"".join(lines)}</table></div>'
 
 
 def _row(tag: str, cells: Iterable[str]) -> str:
     content = "".join(f"<{tag}>{cell}</{tag}>" for cell in cells)
     return f"<tr>{content}</tr>" if content else ""
+
+
+def thumbnail(picture: Any) -> str | None:
+    """A PNG file in base64, with edges of at most 48 pixels; None if it is no picture.
+
+    ``picture`` is a file as bytes, or an array ``(height, width)`` or ``(height, width, 1, 3 or
+    4)`` of uint8.
+    """
+    if isinstance(picture, bytes) and not picture.startswith(ENCODED):
+        return None
+    try:
+        if isinstance(picture, bytes):
+            opened: Image.Image = Image.open(BytesIO(picture))
+            opened = opened.convert("RGBA" if opened.has_transparency_data else "RGB")
+        else:
+            opened = Image.fromarray(picture[..., 0] if picture.shape[2:] == (1,) else picture)
+        opened.thumbnail((_EDGE, _EDGE), Image.Resampling.BOX)
+        content = BytesIO()
+        opened.save(content, "PNG")
+    except Exception:  # noqa: BLE001 -- the readers of Pillow raise anything
+        return None
+    return b64encode(content.getvalue()).decode()
+
+
+def image(png: str) -> str:
+    """The element of a PNG file in base64."""
+    return f'<img alt="" src="data:image/png;base64,{png}">'
