@@ -12,8 +12,8 @@ from aerotrain.contract.layout import CHIEF_LOG
 from aerotrain.contract.status import Progress
 from aerotrain.replica import Preempted
 from aerotrain.training import chief
+from aerotrain.training.background.interval import Interval
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
-from aerotrain.training.checkpoints.interval import Interval
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import Ready, TrainState, UserCallbacks
 from aerotrain.training.hooks.report import Report, StepTimes

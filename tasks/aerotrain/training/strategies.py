@@ -16,11 +16,11 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
-from aerotrain.training.checkpoints.checkpoints import Checkpoints, PeerCheckpoints
+from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.context import CreatedVariables, Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals.tensorflow2 import local_collectives
-from aerotrain.training.mesh.checkpoints import MeshCheckpoints, PeerMeshCheckpoints
+from aerotrain.training.mesh.checkpoints import MeshCheckpoints
 from aerotrain.training.mesh.mesh import mesh_of
 from aerotrain.training.mesh.step import MeshStep, run_on_mesh
 from aerotrain.training.model.checks import check_asynchronous, check_steps, warn_of_metrics
@@ -54,7 +54,6 @@ class Engine:
     step: Callable[[keras.Model, tf.Variable, Any], Any] = KERAS.step
     io_device: str | None = None
     checkpoints: type[Checkpoints] = Checkpoints
-    peer_checkpoints: type[Checkpoints] = PeerCheckpoints
 
 
 def create_model(
@@ -296,7 +295,6 @@ ENGINES: Mapping[str, Engine] = {
         step_runner=run_on_mesh,
         step=MeshStep,
         checkpoints=MeshCheckpoints,
-        peer_checkpoints=PeerMeshCheckpoints,
     ),
     "tpu": Engine(build=_tpu, step_runner=_local_step_runner),
 }

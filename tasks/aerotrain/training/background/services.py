@@ -19,7 +19,6 @@ from aerotrain.store import Store, open_store
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.background.watchdog import Watchdog
 from aerotrain.training.background.writers import EventWriter, NullEventWriter, StatusWriter
-from aerotrain.training.checkpoints.retention import highest_token
 
 #: Seconds added to the progress timeout under ps, so that the launcher ends an unresponsive worker
 #: first.
@@ -46,8 +45,15 @@ class BackgroundServices:
 
     @classmethod
     @contextmanager
-    def of(cls, replica: Replica, arguments: TrainArguments) -> Iterator["BackgroundServices"]:
+    def of(
+        cls,
+        replica: Replica,
+        arguments: TrainArguments,
+        highest_token: Callable[[Store], int],
+    ) -> Iterator["BackgroundServices"]:
         """Start the services of ``replica``. The chief takes the lease first.
+
+        Its token is above the ``highest_token`` of what is in the store.
 
         At the end, the uploader has a few seconds for what still waits.
 

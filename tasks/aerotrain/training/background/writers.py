@@ -21,8 +21,8 @@ from aerotrain.contract.replica_status import (
 )
 from aerotrain.replica import Replica, began
 from aerotrain.store import MissingError, Store, open_store
+from aerotrain.training.background.interval import USUAL_MTBF, Interval, mean_time_between_failures
 from aerotrain.training.background.uploader import Uploader
-from aerotrain.training.checkpoints.interval import USUAL_MTBF, Interval, mean_time_between_failures
 
 
 class EventWriter:

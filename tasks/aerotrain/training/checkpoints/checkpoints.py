@@ -32,14 +32,12 @@ from aerotrain.training.checkpoints.metadata import (
     model_config,
     path_of,
     print_cluster_changes,
-    print_order_change,
     training_config,
 )
 from aerotrain.training.checkpoints.retention import NOTHING, Name, Retention
 from aerotrain.training.checkpoints.snapshot import PackedFetch, Snapshot
 from aerotrain.training.checkpoints.transfer import Transfer, TransferredRows, vocabularies_of
 from aerotrain.training.context import TrainingContext
-from aerotrain.training.input.order import ORDER_VERSION
 from aerotrain.user_code import code_of
 
 #: The prefix of TensorFlow's files in the folder of a checkpoint.
@@ -70,7 +68,8 @@ class Checkpoints:
     """The checkpoints of one training, in its store, which keeps some of the newest and the best.
 
     ``io_device`` is the device that reads and writes for all others; without it, each parameter
-    server would use its own disk. The chief alone publishes, and holds the lease.
+    server would use its own disk. The chief alone saves, for every replica has all variables of a
+    model and its optimizer; its peers restore what it restores.
     """
 
     def __init__(self, context: TrainingContext, io_device: str | None) -> None:
@@ -78,6 +77,7 @@ class Checkpoints:
         self._store = services.store
         self._uploader = services.uploader
         self._lease = services.lease
+        self._is_chief = context.is_chief
         self._scratch = context.replica.scratch / CHECKPOINTS
         self._model = model
         self._counter = context.counter
@@ -141,7 +141,6 @@ class Checkpoints:
         check_same_code(self.url(name), about.get("code", {}), self._module)
         check_same_model(self.url(name), about, self._cluster, self._model)
         print_cluster_changes(about.get("setting", {}), self._cluster)
-        print_order_change(about.get("order", 1))
         try:
             self._read(self._checkpoint, folder)
         except (AssertionError, ValueError) as error:
@@ -196,6 +195,8 @@ class Checkpoints:
             FinalError: a weight is not finite; earlier checkpoints remain.
             TemporaryError: the store has been unavailable for too long.
         """
+        if not self._is_chief:
+            return
         self.check()
         name = self._name()
         about = {
@@ -205,7 +206,6 @@ class Checkpoints:
             "recipe": self._config,
             "code": code_of(self._module),
             "setting": self._cluster,
-            "order": ORDER_VERSION,
             "model": model_config(self._model),
         }
         folder = self._folder(name)
@@ -341,17 +341,6 @@ def bad_weights(variable: Any, step: int) -> FinalError:
         f"{path_of(variable)} is no finite number after step {step}, so training has stopped "
         "there; lower the learning rate, or clip the gradients"
     )
-
-
-class PeerCheckpoints(Checkpoints):
-    """Restores what the chief restores, and saves nothing.
-
-    Every replica has all variables of a model and its optimizer, so the chief can save them without
-    its peers.
-    """
-
-    def save(self, _state: SavedState) -> None:
-        """Do nothing; the chief saves."""
 
 
 def checkpoint_store(store: Store, name: Name) -> Store:

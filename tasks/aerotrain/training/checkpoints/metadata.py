@@ -13,7 +13,6 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
-from aerotrain.training.input.order import ORDER_VERSION
 from aerotrain.training.steps.step import inner
 from aerotrain.user_code import changed_code
 
@@ -127,17 +126,6 @@ def print_cluster_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> Non
             f"the checkpoint was made in another cluster: {'; '.join(changes)}. The weights, the "
             "position in the data and the global batch are the same; only their division among "
             "the replicas differs",
-            flush=True,
-        )
-
-
-def print_order_change(was: int) -> None:
-    """Print what happens if the checkpoint's training read records in another order than this."""
-    if was != ORDER_VERSION:
-        print(
-            "the checkpoint is of a version of aerotrain that read records in another order: if it "
-            "was saved within an epoch, and the data set is larger than a shuffle window, some "
-            "records of this epoch are read twice and others not; later epochs are not affected",
             flush=True,
         )
 

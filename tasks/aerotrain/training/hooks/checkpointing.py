@@ -6,8 +6,8 @@ from typing import Any
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.replica import Preempted
+from aerotrain.training.background.interval import Interval
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
-from aerotrain.training.checkpoints.interval import Interval
 from aerotrain.training.checkpoints.metadata import optimizer_state
 from aerotrain.training.checkpoints.snapshot import (
     metric_state_of,

@@ -233,18 +233,17 @@ class UserCallbacks(Hook):
 
     def on_epoch_begin(self, state: TrainState) -> None:
         if self._callbacks.defines("on_train_begin", "on_epoch_begin"):
-            self._call(state, lambda callbacks: callbacks.epoch_begins(state.epoch))
+            self._call(state, lambda callbacks: callbacks.list.on_epoch_begin(state.epoch))
 
     def on_execution_begin(self, state: TrainState) -> None:
         if self._callbacks.defines(*BEFORE):
-            self._call(state, lambda callbacks: callbacks.execution_begins(state.epoch_step))
+            first = state.epoch_step
+            self._call(state, lambda callbacks: callbacks.list.on_train_batch_begin(first))
 
     def on_execution(self, state: TrainState) -> None:
         if self._callbacks.defines(*AFTER):
-            metrics, last = self._context.step.metrics, state.epoch_step - 1
-            self._call(
-                state, lambda callbacks: callbacks.execution_ends(last, state.results(metrics))
-            )
+            logs, last = state.results(self._context.step.metrics), state.epoch_step - 1
+            self._call(state, lambda callbacks: callbacks.list.on_train_batch_end(last, logs))
 
     def on_epoch_end(self, state: TrainState) -> None:
         # A replica that does not validate waits here for the one that does, and not in the next

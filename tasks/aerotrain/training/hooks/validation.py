@@ -71,7 +71,7 @@ class Validation:
         if callbacks and callbacks.given:
             updating = keras.callbacks.LambdaCallback()
             updating.on_test_begin = lambda logs=None: update(self._model)
-            called = callbacks.during_validation(updating)
+            called = keras.callbacks.CallbackList([*callbacks.list.callbacks, updating])
         else:
             update(self._model)
         return numbers(

@@ -248,6 +248,11 @@ for _name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
 keras.metrics.Mean.update_state = _in_sharing(_UPDATED, _added_to_mean)
 
 
+def is_compiled(model: keras.Model) -> bool:
+    """Whether the model has an optimizer and losses."""
+    return bool(model.compiled)
+
+
 def loss_tracker(model: keras.Model) -> Any:
     """The metric of the mean loss, or None."""
     return model._loss_tracker

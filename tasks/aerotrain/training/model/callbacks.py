@@ -112,7 +112,8 @@ class Callbacks:
         self._model.stop_training = False
         #: The logs of the last epoch, to which callbacks add.
         self._logs: dict[str, float] | None = None
-        self._list = keras.callbacks.CallbackList(
+        #: Calls all of them; the epoch's end and the training's end have methods of their own.
+        self.list = keras.callbacks.CallbackList(
             self.given, add_history=True, model=model, verbose=0, epochs=epochs, steps=steps
         )
 
@@ -196,31 +197,16 @@ class Callbacks:
         Returns whether a callback had ended the training before.
         """
         with _resumed(self.given, state.get("callbacks", []), files):
-            self._list.on_train_begin()
+            self.list.on_train_begin()
         self._model.stop_training |= (stopped := bool(state.get("stopped")))
         return stopped
 
-    def epoch_begins(self, epoch: int) -> None:
-        self._list.on_epoch_begin(epoch)
-
-    def execution_begins(self, first: int) -> None:
-        """Report that the step ``first`` of the epoch, from 0, is the next one."""
-        self._list.on_train_batch_begin(first)
-
-    def execution_ends(self, last: int, logs: Mapping[str, float]) -> None:
-        """Report that the step ``last`` of the epoch, from 0, is done."""
-        self._list.on_train_batch_end(last, dict(logs))
-
-    def during_validation(self, then: keras.callbacks.Callback) -> keras.callbacks.CallbackList:
-        """The callbacks for an evaluation of a copy of the model, and ``then`` one more."""
-        return keras.callbacks.CallbackList([*self._list.callbacks, then])
-
     def epoch_ends(self, epoch: int, logs: Mapping[str, float]) -> None:
         self._logs = dict(logs)
-        self._list.on_epoch_end(epoch, self._logs)
+        self.list.on_epoch_end(epoch, self._logs)
 
     def end(self, logs: Mapping[str, float]) -> None:
-        self._list.on_train_end(dict(logs) if self._logs is None else self._logs)
+        self.list.on_train_end(dict(logs) if self._logs is None else self._logs)
 
     def remember(self) -> tuple[dict[str, Any], Files]:
         """The state for a checkpoint: JSON, and files by name."""
