@@ -229,14 +229,12 @@ def _coordinator_step_runner(
         replicas=1,
     )
     runner_step: Step = step
-    make_dataset = pipeline.remote
     if arguments.gradient_accumulation_steps > 1:
         runner_step = MicrobatchStep(step, replicas=1, gradient_dtype="float32", jit_compile=False)
-        make_dataset = pipeline.remote_in_microbatches
     return CoordinatorStepRunner(
         distribution,
         runner_step,
-        lambda: make_dataset(start),
+        lambda: pipeline.remote(start),
         arguments.steps_of_execution,
         workers,
     )

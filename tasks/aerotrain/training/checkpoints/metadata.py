@@ -1,19 +1,16 @@
 """The metadata of a checkpoint, and checks that it belongs to this training and its model."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
-from aerotrain.training.steps.step import inner
 from aerotrain.user_code import changed_code
 
 
@@ -51,21 +48,6 @@ def model_config(model: keras.Model) -> dict[str, Any]:
 def path_of(variable: Any) -> str:
     """The path of a variable, such as ``dense/kernel``; tf_keras has names instead."""
     return str(getattr(variable, "path", variable.name))
-
-
-def optimizer_state(model: keras.Model) -> dict[str, Any]:
-    """The optimizer and its schedule, for readers of a manifest; its state is in the checkpoint."""
-    optimizer = inner(model.optimizer)
-    if optimizer is None:
-        return {}
-    try:
-        schedule = optimizer.get_config().get("learning_rate")
-        # A strategy's variable is not a number, but TensorFlow converts it to a tensor.
-        rate = float(tf.convert_to_tensor(optimizer.learning_rate))
-        json.dumps(schedule)
-    except (AttributeError, NotImplementedError, TypeError, ValueError):
-        schedule = rate = None  # an optimizer of the user's own, without a usable config
-    return {"optimizer": type(optimizer).__name__, "learning_rate": rate, "schedule": schedule}
 
 
 def check_same_config(url: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -8,7 +8,6 @@ from aerotrain.contract.event_log import EventType
 from aerotrain.replica import Preempted
 from aerotrain.training.background.interval import Interval
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
-from aerotrain.training.checkpoints.metadata import optimizer_state
 from aerotrain.training.checkpoints.snapshot import (
     metric_state_of,
     metric_state_to_file,
@@ -129,10 +128,7 @@ class Checkpointing(Hook):
             each.on_save(state)
 
     def _state_to_save(self, state: TrainState, *, ended: bool = False) -> SavedState:
-        epoch, batches = self._context.schedule.position(self._context.steps_done())
-        about: dict[str, Any] = {"epoch": epoch, "batches": batches, "metrics": state.metrics}
-        about["ended"] = ended
-        about |= optimizer_state(self._context.model)
+        about: dict[str, Any] = {"metrics": state.metrics, "ended": ended}
         files = metric_state_to_file(state.sums)
         for each in (hook.to_save(state) for hook in self._saved):
             about, files = {**about, **each.about}, {**files, **each.files}

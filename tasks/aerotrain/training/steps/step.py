@@ -204,6 +204,12 @@ class Microbatch:
     def of_batch(
         self, loss: tf.Tensor, reduction: str, count: Callable[[], tf.Tensor], *, by_records: bool
     ) -> tf.Tensor:
+        """``loss``, of a microbatch by Keras's ``reduction``, as it counts in that of its batch.
+
+        It will be multiplied by ``weight``. ``count`` makes the number by which a mean was
+        divided. With ``by_records``, that is the number of all values, and so in most cases the
+        number of records times a constant.
+        """
         weight = tf.cast(self.weight, loss.dtype)
         if reduction == "sum":
             return tf.math.divide_no_nan(loss, weight)
