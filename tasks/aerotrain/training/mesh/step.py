@@ -19,7 +19,7 @@ from aerotrain.training.model.checks import check_divisible, check_fixed_batch, 
 from aerotrain.training.step_runner import Spent, StepRunner, StepsRun, never
 from aerotrain.training.steps.custom import has_custom_step
 from aerotrain.training.steps.state import MetricState, MetricValues
-from aerotrain.training.steps.step import length
+from aerotrain.training.steps.step import first_bad, length
 
 #: The most steps in one execution. DTensor has no loops, so each step is compiled separately.
 _UNROLLED = 4
@@ -38,7 +38,12 @@ class MeshStep:
     """
 
     def __init__(self, model: keras.Model, counter: tf.Variable, _batch: Any = None) -> None:
-        _check_whole_step(model)
+        if has_custom_step(model):
+            raise FinalError(
+                f"{type(model).__name__} has a train_step of its own, which writes its variables "
+                "in an order that 'dtensor' does not keep; override compute_loss instead of "
+                "train_step, or choose 'one_device' or 'mirrored'"
+            )
         check_unconditional("dtensor", model)
         self.metrics = MetricState(model)
         self.model = model
@@ -62,7 +67,7 @@ class MeshStep:
         for index, batch in enumerate(batches):
             weights, slots, loss, sums = self._one(after[:many], after[many:], sums, batch)
             trained = [weights[place] for place in self._trained]
-            sums = [*sums[:-1], _first_bad(sums[-1], [loss, *trained], first + index)]
+            sums = [*sums[:-1], first_bad(sums[-1], [loss, *trained], first + index)]
             after = [*weights, *slots]
         for variable, old, new in zip(variables, before, after, strict=True):
             if new is not old:
@@ -195,23 +200,6 @@ def _check_arguments(arguments: TrainArguments) -> None:
                 f"{name}={getattr(arguments, name)!r} cannot be under 'dtensor'; leave it out "
                 f"({instead}), or choose 'multi_worker_mirrored'"
             )
-
-
-def _first_bad(known: tf.Tensor, values: Sequence[tf.Tensor], step: tf.Tensor) -> tf.Tensor:
-    """``finite.first_bad`` without ``tf.where``, which crashes DTensor on a scalar."""
-    total = tf.add_n([tf.reduce_sum(tf.cast(each, tf.float32)) for each in values])
-    bad = tf.logical_not(tf.math.is_finite(total))
-    is_first = tf.cast(tf.logical_and(bad, tf.equal(known[1], 0)), known.dtype)
-    return known + is_first * tf.stack([tf.cast(step, known.dtype), tf.ones([], known.dtype)])
-
-
-def _check_whole_step(model: keras.Model) -> None:
-    if has_custom_step(model):
-        raise FinalError(
-            f"{type(model).__name__} has a train_step of its own, which writes its variables in "
-            "an order that 'dtensor' does not keep; override compute_loss instead of train_step, "
-            "or choose 'one_device' or 'mirrored'"
-        )
 
 
 def _rows(batch: Any) -> int:

@@ -20,7 +20,7 @@ from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.custom import WholeStepScope, has_custom_step
 from aerotrain.training.steps.state import MetricValues
-from aerotrain.training.steps.step import Counting, Microbatch, TrainStep, length
+from aerotrain.training.steps.step import Counts, Microbatch, TrainStep, length
 
 #: The greatest relative difference that is rounding, in float32 and in shorter numbers.
 _ROUNDING, _ROUNDING_MIXED = 1e-5, 1e-2
@@ -203,11 +203,10 @@ def _close(step: TrainStep, one: Any, other: Any) -> bool:
 
 def _put_together(compute: Callable[[slice, Microbatch], Values], pieces: Pieces) -> Values:
     """What ``compute`` returns for each piece, as the sum by their weights."""
-    counts = []
+    counts: list[Counts] = []
     for weight, rows in pieces:
-        counting = Counting(weight, counts_all=True)
-        compute(rows, counting)
-        counts.append(counting.counts)
+        counts.append([])
+        compute(rows, Microbatch(weight, counts_all=True, counts=counts[-1]))
     totals = [tf.add_n(each) for each in zip(*counts, strict=True)]
     sums: Values = {}
     for weight, rows in pieces:
