@@ -177,17 +177,6 @@ def test_steps_that_ran_on_a_lost_worker_and_on_another_are_recorded(context, ca
     assert "3 steps ran twice" in capsys.readouterr().out
 
 
-def test_an_interval_longer_than_the_training_is_warned_of_once(context, capsys):
-    clock = Clock()
-    hook, _ = checkpointing(context, 1e4, clock)
-    state = begin(context, hook)
-    for _ in range(3):
-        execute(context, hook, state)
-        clock.now += 60.0
-    said = capsys.readouterr().out
-    assert said.count("warning: checkpoint_interval is 10000, and this training takes about") == 1
-
-
 def test_a_batch_size_above_the_records_is_said_once_and_the_pace_counts_records(
     short_epochs, capsys
 ):

@@ -240,18 +240,14 @@ class Checkpoints:
         except SupersededError:
             raise  # its checkpoints belong to its successor now
         except FinalError as error:
-            newest = self._newest()
-            # Bad weights that were saved earlier are the cause of the current error.
-            raise FinalError(f"{self._upload_error() or error}; {newest}") from error
-
-    def _upload_error(self) -> FinalError | None:
-        try:
-            self.check()
-        except FinalError as error:
-            return error
-        except TemporaryError:
-            pass  # an unavailable store is not why training fails
-        return None
+            newest, cause = self._newest(), error
+            try:
+                self.check()
+            except FinalError as earlier:
+                cause = earlier  # bad weights that were saved earlier
+            except TemporaryError:
+                pass  # an unavailable store is not why training fails
+            raise FinalError(f"{cause}; {newest}") from error
 
     def _newest(self) -> str:
         """A sentence that says where the newest complete checkpoint is."""

@@ -20,9 +20,6 @@ from aerotrain.training.hooks.hooks import Hook, TrainState
 #: Seconds between two TRAIN events of the event log.
 _BETWEEN_EVENTS = 30.0
 
-#: Seconds after which the pace is known, and the length of a training that needs no warning.
-_PACE_KNOWN, _SHORT = 5.0, 60.0
-
 #: The share of the grace period that may pass until the last checkpoint is in the store.
 _MOST_OF_GRACE = 0.8
 
@@ -68,17 +65,14 @@ class Checkpointing(Hook):
         self._is_due = False
         self._events = Interval(_BETWEEN_EVENTS, self._clock)
         self._noted_at = self._clock()
-        self._first: tuple[float, int] | None = None
-        self._warned = False
+        self._has_begun = False
         self._context.replica.notice.promise()
 
     def on_execution(self, state: TrainState) -> None:
         """Raises Preempted when a replica was preempted, and all is saved."""
         self._checkpoints.check()
-        if self._first is None:  # the start has ended: see ``Ready``
-            self._noted_at = self._clock()
-            self._first = self._noted_at, state.step
-        self._warn_of_long_interval(state, *self._first)
+        if not self._has_begun:  # the start has ended: see ``Ready``
+            self._has_begun, self._noted_at = True, self._clock()
         if self._events.due():
             self._note_steps()
         self._is_due |= self._interval.due()
@@ -134,24 +128,6 @@ class Checkpointing(Hook):
             about, files = {**about, **each.about}, {**files, **each.files}
         # Last, because a callback may draw numbers as its state is read.
         return SavedState(about=about, files={**files, **random_state()})
-
-    def _warn_of_long_interval(self, state: TrainState, since: float, first: int) -> None:
-        """Warn once, when the pace is known, if the training will end before its first save.
-
-        ``since`` is when the first execution ended, after step ``first``.
-        """
-        seconds, steps = self._clock() - since, state.step - first
-        if self._warned or seconds < _PACE_KNOWN or steps <= 0:
-            return
-        self._warned = True
-        whole = seconds / steps * (self._context.schedule.steps - first)
-        if self._interval.seconds > max(whole, _SHORT):
-            print(
-                f"warning: checkpoint_interval is {self._interval.seconds:g}, and this training "
-                f"takes about {whole:.0f} s: a failure would lose all of it; choose a shorter "
-                "interval, or leave it empty",
-                flush=True,
-            )
 
     def _note_steps(self) -> None:
         now = self._clock()

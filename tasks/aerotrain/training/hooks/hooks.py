@@ -279,11 +279,30 @@ _REFUSED = ("compile", "fit", "train_on_batch")
 
 def compute_locally(context: TrainingContext) -> None:
     """Let the model compute in this process alone; what it cannot is a FinalError."""
-    copy = cache(partial(_copy_of, context))
+    pipeline, arguments = context.pipeline, context.arguments
+
+    @cache
+    def copy() -> keras.Model:
+        before = random_state()  # of which new weights would draw
+        model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
+        restore_random_state(before)
+        return model
+
+    def by_copy(name: str, *given: Any, **options: Any) -> Any:
+        copy_variables(context.model, copy(), optimizers=True)
+        return getattr(copy(), name)(*given, **options)
+
+    def refuse(name: str, *_given: Any, **_options: Any) -> None:
+        raise FinalError(
+            f"{_caller()} calls {name} of the model that is being trained, and under "
+            f"{context.replica.job.strategy!r} several processes or devices train it by steps of "
+            "their own; leave that call out, or call it on a model that the callback creates"
+        )
+
     for name in _BY_COPY:
-        setattr(context.model, name, partial(_by_copy, context, copy, name))
+        setattr(context.model, name, partial(by_copy, name))
     for name in _REFUSED:
-        setattr(context.model, name, partial(_refuse, context.replica.job.strategy, name))
+        setattr(context.model, name, partial(refuse, name))
 
 
 def copy_variables(trained: keras.Model, copy: keras.Model, *, optimizers: bool = False) -> None:
@@ -291,33 +310,6 @@ def copy_variables(trained: keras.Model, copy: keras.Model, *, optimizers: bool 
     values = variables_of(trained, optimizers=optimizers)
     for own, value in zip(variables_of(copy, optimizers=optimizers), values, strict=True):
         own.assign(value.numpy())
-
-
-def _copy_of(context: TrainingContext) -> keras.Model:
-    before = random_state()  # of which new weights would draw
-    pipeline, arguments = context.pipeline, context.arguments
-    model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
-    restore_random_state(before)
-    return model
-
-
-def _by_copy(
-    context: TrainingContext,
-    copy: Callable[[], keras.Model],
-    name: str,
-    *arguments: Any,
-    **options: Any,
-) -> Any:
-    copy_variables(context.model, copy(), optimizers=True)
-    return getattr(copy(), name)(*arguments, **options)
-
-
-def _refuse(strategy: str, name: str, *_arguments: Any, **_options: Any) -> None:
-    raise FinalError(
-        f"{_caller()} calls {name} of the model that is being trained, and under {strategy!r} "
-        "several processes or devices train it by steps of their own; leave that call out, or call "
-        "it on a model that the callback creates"
-    )
 
 
 def _caller() -> str:

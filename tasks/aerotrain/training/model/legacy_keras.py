@@ -124,7 +124,7 @@ def _places(metric: Any) -> list[tuple[Any, str, tf.Variable]]:
         (owner, name, value)
         for owner in keras2.parts(metric)
         for name, value in sorted(vars(owner).items())
-        if _is_in(value, metric.weights)
+        if any(value is weight for weight in metric.weights)  # variables have no usable equality
     ]
     if len(places) != len(metric.weights):
         raise FinalError(
@@ -132,11 +132,6 @@ def _places(metric: Any) -> list[tuple[Any, str, tf.Variable]]:
             "or a dict; give each an attribute of its own, or use a Keras 3 model"
         )
     return places
-
-
-def _is_in(value: Any, weights: Sequence[tf.Variable]) -> bool:
-    """Whether ``value`` is one of ``weights``, by identity: variables have no usable equality."""
-    return any(value is weight for weight in weights)
 
 
 class LegacyStep(TrainStep):
