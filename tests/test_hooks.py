@@ -272,7 +272,7 @@ def test_callbacks_are_called_at_the_points_of_the_loop_and_their_state_is_saved
     calling.TOLD.clear()
     state = begin(context, hook)
     hook.on_epoch_begin(state)
-    state.sums, state.executed, state.epoch_step = context.step.metrics.zero, EVERY, EVERY
+    state.sums, state.epoch_step = context.step.metrics.zero, EVERY
     hook.on_execution(state)
     state.metrics = {"loss": 2.0}
     hook.on_epoch_end(state)

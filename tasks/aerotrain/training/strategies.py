@@ -94,14 +94,6 @@ def _devices() -> list[str]:
     return [device.name for device in devices]
 
 
-def _one_device(_arguments: TrainArguments) -> Distribution:
-    return StrategyDistribution(tf.distribute.OneDeviceStrategy(_devices()[0]))
-
-
-def _mirrored(_arguments: TrainArguments) -> Distribution:
-    return StrategyDistribution(tf.distribute.MirroredStrategy(_devices()))
-
-
 def _central_storage(_arguments: TrainArguments) -> Distribution:
     devices = _devices()
     # Several GPUs share variables on the CPU; a single device holds them itself.
@@ -278,8 +270,14 @@ def _tpu(arguments: TrainArguments) -> Distribution:
 
 
 ENGINES: Mapping[str, Engine] = {
-    "one_device": Engine(build=_one_device, step_runner=_local_step_runner),
-    "mirrored": Engine(build=_mirrored, step_runner=_local_step_runner),
+    "one_device": Engine(
+        build=lambda _: StrategyDistribution(tf.distribute.OneDeviceStrategy(_devices()[0])),
+        step_runner=_local_step_runner,
+    ),
+    "mirrored": Engine(
+        build=lambda _: StrategyDistribution(tf.distribute.MirroredStrategy(_devices())),
+        step_runner=_local_step_runner,
+    ),
     "central_storage": Engine(build=_central_storage, step_runner=_central_step_runner),
     "multi_worker_mirrored": Engine(build=_multi_worker_mirrored, step_runner=_local_step_runner),
     "parameter_server": Engine(

@@ -37,8 +37,7 @@ class TrainState:
     step: int
     epoch: int
     epoch_step: int
-    #: Steps of the last execution, and its time.
-    executed: int = 0
+    #: The time of the last execution.
     spent: Spent | None = None
     #: The metric state of the epoch so far, None between two epochs.
     sums: MetricValues | None = None
@@ -63,8 +62,7 @@ class TrainState:
 
     def advance(self, step: int, ran: StepsRun) -> None:
         """Take over the result of an execution, after which ``step`` steps are done."""
-        self.executed = step - self.step
-        self.step, self.epoch_step = step, self.epoch_step + self.executed
+        self.step, self.epoch_step = step, self.epoch_step + step - self.step
         self.sums, self.is_best, self.preempted = ran.sums, False, ran.preempted
         self.spent = ran.spent
 

@@ -235,16 +235,12 @@ def _weighted(transform: Transform, class_weight: Mapping[str, float]) -> Transf
                 f"class_weight needs one label for each example, and the transform returns "
                 f"{type(y).__name__}; return sample weights from the transform instead"
             )
-        labels = _classes(y)
+        if y.shape.rank > 1 and y.shape[-1] != 1:  # one-hot rows
+            labels = tf.argmax(y, axis=-1)
+        else:
+            numbers = tf.reshape(y, [-1])
+            labels = tf.cast(numbers if y.dtype.is_integer else tf.round(numbers), tf.int64)
         known = tf.logical_and(labels >= 0, labels < len(table))
         return x, y, tf.where(known, tf.gather(table, tf.where(known, labels, 0)), 1.0)
 
     return with_weights
-
-
-def _classes(y: tf.Tensor) -> tf.Tensor:
-    """The class of each example as an int64 vector, from numbers or one-hot rows."""
-    if y.shape.rank > 1 and y.shape[-1] != 1:
-        return tf.argmax(y, axis=-1)
-    labels = tf.reshape(y, [-1])
-    return tf.cast(labels if labels.dtype.is_integer else tf.round(labels), tf.int64)
