@@ -184,9 +184,7 @@ class Checkpoints:
 
     def _read(self, checkpoint: tf.train.Checkpoint, folder: Path) -> None:
         """Restore every variable of ``checkpoint`` from ``folder``, which may then be removed."""
-        options = tf.train.CheckpointOptions(experimental_io_device=self._io_device)
-        status = checkpoint.read(str(folder / FILE), options)
-        status.expect_partial().assert_existing_objects_matched()
+        _read(checkpoint, folder, self._io_device)
 
     def save(self, state: SavedState) -> None:
         """Read the variables; writing and uploading the checkpoint happens in the background.
@@ -290,9 +288,8 @@ class Checkpoints:
 
     def _read_state(self, _folder: Path) -> Snapshot | None:
         """Read the current state, or write it into the folder if it cannot be read."""
-        if self._fetch_packed is None:
-            return Snapshot.of(self._checkpoint)
-        return Snapshot.of(self._checkpoint, self._fetch_packed, lambda tensor: tensor.numpy)
+        later = (lambda tensor: tensor.numpy) if self._fetch_packed else None
+        return Snapshot.of(self._checkpoint, self._fetch_packed, later)
 
     def _deliver(self, draft: Draft) -> None:
         """Write the snapshot, and publish it with all checkpoints that still wait for the store."""
@@ -353,6 +350,12 @@ def _contents(model: keras.Model) -> dict[str, Any]:
     return {"model": model, "variables": model.variables}
 
 
+def _read(checkpoint: tf.train.Checkpoint, folder: Path, io_device: str | None = None) -> None:
+    options = tf.train.CheckpointOptions(experimental_io_device=io_device)
+    status = checkpoint.read(str(folder / FILE), options)
+    status.expect_partial().assert_existing_objects_matched()
+
+
 def _at_places(variables: Mapping[int, Any]) -> tf.train.Checkpoint:
     """A checkpoint of variables at those places in the list ``variables`` of ``_contents``."""
     by_place = {str(place): each for place, each in variables.items()}
@@ -385,8 +388,7 @@ def restore_weights(model: keras.Model, store: Store, folder: Path) -> None:
     _fetch_whole(store, folder)
     try:
         # By object, never by key: Keras may keep the weights under the optimizer's name.
-        status = tf.train.Checkpoint(**_contents(model)).read(str(folder / FILE))
-        status.expect_partial().assert_existing_objects_matched()
+        _read(tf.train.Checkpoint(**_contents(model)), folder)
     except (AssertionError, ValueError) as error:
         raise FinalError(
             f"the checkpoint {store.url} is of another model than build_model returns now: "

@@ -123,7 +123,11 @@ def _changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _first_change(was: Sequence[Any], now: Sequence[Any]) -> str | None:
     """The first difference between two lists of variables, each ``[path, shape]``."""
-    before, after = ([(_plain(path), tuple(shape)) for path, shape in each] for each in (was, now))
+    # Without the numbers by which Keras distinguishes the layers of one process.
+    before, after = (
+        [(re.sub(r"_\d+(?=/|$)", "", path), tuple(shape)) for path, shape in each]
+        for each in (was, now)
+    )
     for kind, start, end, at, until in SequenceMatcher(
         None, before, after, autojunk=False
     ).get_opcodes():
@@ -135,8 +139,3 @@ def _first_change(was: Sequence[Any], now: Sequence[Any]) -> str | None:
         if kind == "insert":
             return f"{now[at][0]} of shape {new[0][1]} is new"
     return None
-
-
-def _plain(path: str) -> str:
-    """The path without the numbers by which Keras distinguishes the layers of one process."""
-    return re.sub(r"_\d+(?=/|$)", "", path)

@@ -82,7 +82,9 @@ class Snapshot:
             tf.errors.OpError: another machine was lost.
         """
         with ThreadPoolExecutor(_FETCHED_AT_ONCE) as pool:
-            self.values = list(pool.map(_here, self.values))
+            self.values = list(
+                pool.map(lambda each: each() if callable(each) else each, self.values)
+            )
 
     def of_variable(self, variable: Any) -> Any:
         """The value of ``variable``, or None if its owner is unknown."""
@@ -154,10 +156,6 @@ def _tensor(given: Any, later: Callable[[tf.Tensor], Any] | None) -> Any:
     if isinstance(tensor, tf.Variable):  # as Keras gives those of a strategy with replicas
         tensor = tensor.read_value()
     return later(tensor) if later else tensor
-
-
-def _here(value: Any) -> Any:
-    return value() if callable(value) else value
 
 
 def random_state() -> Files:

@@ -180,6 +180,36 @@ class RecordFiles:
         return self.named.flat_map(lambda name, _: tf.data.TFRecordDataset(name))
 
 
+@contextmanager
+def streamed(url: str, shards: Sequence[Shard], scratch: Path) -> Iterator[RecordFiles]:
+    """Shards of the data set at ``url``, downloaded below ``scratch`` while others are read.
+
+    Each time they are read, they are downloaded; each is removed once it was read.
+
+    Raises:
+        CorruptError: a shard does not match the data set's manifest; the message names it.
+    """
+    errors: list[Exception] = []
+
+    def named() -> Iterator[tuple[str, int]]:
+        try:
+            for path, shard in zip(in_turn(url, shards, scratch), shards, strict=True):
+                yield str(path), shard.bytes
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    try:
+        yield RecordFiles(
+            tf.data.Dataset.from_generator(named, output_signature=_NAMED),
+            sum(shard.bytes for shard in shards),
+        )
+    except tf.errors.OpError:
+        if errors:  # of which TensorFlow's error has only the text
+            raise errors[0] from None
+        raise
+
+
 def every_record(
     files: RecordFiles, schema: Schema, transform: Transform, *, records: int, batch_size: int
 ) -> tf.data.Dataset:
@@ -333,33 +363,3 @@ def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """The begin and the end of each run in which the mask is true."""
     places = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
     return [(begin, end) for begin, end in itertools.pairwise(places) if mask[begin]]
-
-
-@contextmanager
-def streamed(url: str, shards: Sequence[Shard], scratch: Path) -> Iterator[RecordFiles]:
-    """Shards of the data set at ``url``, downloaded below ``scratch`` while others are read.
-
-    Each time they are read, they are downloaded; each is removed once it was read.
-
-    Raises:
-        CorruptError: a shard does not match the data set's manifest; the message names it.
-    """
-    errors: list[Exception] = []
-
-    def named() -> Iterator[tuple[str, int]]:
-        try:
-            for path, shard in zip(in_turn(url, shards, scratch), shards, strict=True):
-                yield str(path), shard.bytes
-        except Exception as error:
-            errors.append(error)
-            raise
-
-    try:
-        yield RecordFiles(
-            tf.data.Dataset.from_generator(named, output_signature=_NAMED),
-            sum(shard.bytes for shard in shards),
-        )
-    except tf.errors.OpError:
-        if errors:  # of which TensorFlow's error has only the text
-            raise errors[0] from None
-        raise

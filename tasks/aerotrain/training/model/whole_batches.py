@@ -79,7 +79,10 @@ def check_sharing(strategy: str, step: TrainStep, batch: Any, *, adds: bool, cut
     model, no_sums = step.model, []
     try:
         if has_custom_step(model):
-            found = _own_step(step, batch)
+            gradients = partial(_put_together, partial(_own_gradients, model, batch))
+            # One of random numbers, such as those of dropout, draws others for a piece.
+            differs = _differing(step, gradients, batch)
+            found = [f"the train_step of {type(model).__name__!r}"] if differs else []
         else:
             sample = BatchSample.of(model, batch)
             no_sums = _no_sums(step, sample) if adds else []
@@ -130,13 +133,6 @@ def _cut(x: Any) -> tuple[Pieces, Sequence[Pieces]]:
         two = ((first, slice(first)), (records - first, slice(first, None)))
         cuts.append([(tf.constant(size / records), rows) for size, rows in two])
     return [(tf.ones([]), slice(records))], cuts
-
-
-def _own_step(step: TrainStep, batch: Any) -> list[str]:
-    gradients = partial(_own_gradients, step.model, batch)
-    # One of random numbers, such as those of dropout, draws others for a piece.
-    differs = _differing(step, lambda pieces: _put_together(gradients, pieces), batch)
-    return [f"the train_step of {type(step.model).__name__!r}"] if differs else []
 
 
 def _no_sums(step: TrainStep, sample: BatchSample) -> list[str]:
