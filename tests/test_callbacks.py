@@ -153,7 +153,7 @@ def test_averages_that_are_in_the_model_when_a_process_ends_are_swapped_back_by_
     first = callbacks({})
     first.epoch_ends(0, {})
     assert not np.allclose(model.get_weights()[0], trained[0])
-    callbacks(first.remember()[0]).epoch_begins(1)
+    callbacks(first.remember()[0]).list.on_epoch_begin(1)
     np.testing.assert_allclose(model.get_weights()[0], trained[0], rtol=1e-5)
 
 

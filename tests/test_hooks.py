@@ -12,8 +12,8 @@ from aerotrain.contract.layout import CHIEF_LOG
 from aerotrain.contract.status import Progress
 from aerotrain.replica import Preempted
 from aerotrain.training import chief
+from aerotrain.training.background.interval import Interval
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
-from aerotrain.training.checkpoints.interval import Interval
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import Ready, TrainState, UserCallbacks
 from aerotrain.training.hooks.report import Report, StepTimes
@@ -177,17 +177,6 @@ def test_steps_that_ran_on_a_lost_worker_and_on_another_are_recorded(context, ca
     assert "3 steps ran twice" in capsys.readouterr().out
 
 
-def test_an_interval_longer_than_the_training_is_warned_of_once(context, capsys):
-    clock = Clock()
-    hook, _ = checkpointing(context, 1e4, clock)
-    state = begin(context, hook)
-    for _ in range(3):
-        execute(context, hook, state)
-        clock.now += 60.0
-    said = capsys.readouterr().out
-    assert said.count("warning: checkpoint_interval is 10000, and this training takes about") == 1
-
-
 def test_a_batch_size_above_the_records_is_said_once_and_the_pace_counts_records(
     short_epochs, capsys
 ):
@@ -283,7 +272,7 @@ def test_callbacks_are_called_at_the_points_of_the_loop_and_their_state_is_saved
     calling.TOLD.clear()
     state = begin(context, hook)
     hook.on_epoch_begin(state)
-    state.sums, state.executed, state.epoch_step = context.step.metrics.zero, EVERY, EVERY
+    state.sums, state.epoch_step = context.step.metrics.zero, EVERY
     hook.on_execution(state)
     state.metrics = {"loss": 2.0}
     hook.on_epoch_end(state)

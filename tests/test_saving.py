@@ -14,15 +14,15 @@ from aerotrain.contract.layout import CHIEF_LOG
 from aerotrain.contract.training import TrainArguments
 from aerotrain.lease import Lease
 from aerotrain.store import StoreUnavailable, open_store, publish
-from aerotrain.training.background.uploader import Uploader
-from aerotrain.training.background.writers import EventWriter
-from aerotrain.training.checkpoints.interval import (
+from aerotrain.training.background.interval import (
     Interval,
     OptimalInterval,
     mean_time_between_failures,
     optimal_interval,
 )
-from aerotrain.training.checkpoints.metadata import check_same_config, print_order_change
+from aerotrain.training.background.uploader import Uploader
+from aerotrain.training.background.writers import EventWriter
+from aerotrain.training.checkpoints.metadata import check_same_config
 from aerotrain.training.checkpoints.retention import (
     Name,
     Retention,
@@ -37,7 +37,6 @@ from aerotrain.training.checkpoints.snapshot import (
     random_state,
     restore_random_state,
 )
-from aerotrain.training.input.order import ORDER_VERSION
 
 pytestmark = pytest.mark.process
 
@@ -315,13 +314,6 @@ def test_a_fixed_interval_does_not_depend_on_the_cost_of_saving():
     interval = Interval(60, lambda: 0.0)
     interval.cost(10)
     assert interval.seconds == 60
-
-
-def test_a_checkpoint_of_another_order_of_records_continues_with_a_note(capsys):
-    print_order_change(ORDER_VERSION)
-    assert not capsys.readouterr().out
-    print_order_change(1)
-    assert "some records of this epoch are read twice and others not" in capsys.readouterr().out
 
 
 def test_a_checkpoint_with_an_argument_that_the_training_no_longer_has_is_refused():

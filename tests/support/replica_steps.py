@@ -18,7 +18,6 @@ from aerotrain.contract.environment import set_tensorflow_variables
 from aerotrain.contract.job import Job
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
-from aerotrain.training.context import wait_for_all
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
@@ -67,7 +66,7 @@ def run(job: Job, scratch: Path, steps: int) -> dict[str, np.ndarray]:
     weights = {f"weight_{index}": each for index, each in enumerate(model.get_weights())}
     logs = {name: [each[name] for each in results] for name in results[0]}
     counts = {"counter": counter.numpy(), "iterations": model.optimizer.iterations.numpy()}
-    wait_for_all(distribution)
+    distribution.wait_for_all()
     return {**logs, **weights, **counts}
 
 

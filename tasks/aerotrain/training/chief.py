@@ -13,15 +13,14 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training import loop
+from aerotrain.training.background.interval import checkpoint_interval
 from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
-from aerotrain.training.checkpoints.interval import checkpoint_interval
-from aerotrain.training.checkpoints.retention import NOTHING, Name
+from aerotrain.training.checkpoints.retention import NOTHING, Name, highest_token
 from aerotrain.training.context import (
     ChiefDecisions,
     CreatedVariables,
     TrainingContext,
-    wait_for_all,
 )
 from aerotrain.training.error_messages import errors_translated, lost_processes_explained
 from aerotrain.training.hooks.checkpointing import Checkpointing
@@ -54,7 +53,7 @@ def train(replica: Replica) -> str:
         trained = _train(context, engine)
         if replica.is_chief:
             context.services.deliver(MODEL, trained.to_json().encode())
-        wait_for_all(context.distribution)
+        context.distribution.wait_for_all()
     return f"{replica.job.prefix}/{MODEL}"
 
 
@@ -70,7 +69,7 @@ def begun(replica: Replica) -> Iterator[tuple[TrainingContext, Engine]]:
     check_job(job, arguments)
     engine, dataset = ENGINES[job.strategy], load_dataset(arguments.data)
     check_shards(job, arguments, dataset)
-    with BackgroundServices.of(replica, arguments) as services:
+    with BackgroundServices.of(replica, arguments, highest_token) as services:
         with lost_processes_explained():
             distribution = engine.build(arguments)
         tensorflow2.allow_numbers_of_distributed_variables()
@@ -113,8 +112,7 @@ def build(context: TrainingContext, engine: Engine) -> None:
 
 
 def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
-    kind = engine.checkpoints if context.is_chief else engine.peer_checkpoints
-    checkpoints = kind(context, engine.io_device)
+    checkpoints = engine.checkpoints(context, engine.io_device)
     restored = _restore(context, checkpoints)
     step_runner = engine.step_runner(
         context.distribution, context.step, context.pipeline, context.steps_done()

@@ -3,10 +3,11 @@
 import gc
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,36 +21,51 @@ from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.steps.step import TrainStep
 
 
-class Distribution(Protocol):
+class Distribution(ABC):
     """The devices and processes that train one model.
 
     With peers, each of these processes must call ``sum`` and ``clock`` at the same points of its
     loop, for they wait for each other.
     """
 
-    @property
-    def has_peers(self) -> bool:
-        """Whether other processes run the same loop."""
+    #: Whether other processes run the same loop.
+    has_peers: bool
 
+    @abstractmethod
     def scope(self) -> AbstractContextManager[Any]:
         """A scope in which variables, including those of Keras, are created and assigned."""
 
+    @abstractmethod
     def sum(self, values: tf.Tensor) -> Any:
         """The sum of ``values`` over all replicas, as an array."""
 
+    @abstractmethod
     def local(self, variable: tf.Variable) -> Sequence[tf.Tensor]:
         """What this process holds of the variable, which no other process needs to read, too."""
 
     def clock(self) -> float:
         """Seconds, by which checkpoints are due; the chief's if all processes write them."""
+        return time.monotonic()
+
+    def wait_for_all(self) -> None:
+        """A barrier for all replicas that compute together with this one.
+
+        A process that ends closes the connections of the others, so none may end before the chief
+        is done.
+        """
+        if self.has_peers:
+            self.sum(tf.ones([]))
 
 
-class StrategyDistribution:
+class StrategyDistribution(Distribution):
     """The ``Distribution`` of a ``tf.distribute.Strategy``, whose chief writes the checkpoints."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy = strategy
-        self.has_peers = has_peers(strategy)
+        self.has_peers = (
+            isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+            and strategy.num_replicas_in_sync > 1
+        )
         self._sum = tf.function(self._sum_in_graph, autograph=False, reduce_retracing=True)
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -65,27 +81,6 @@ class StrategyDistribution:
     def local(self, variable: tf.Variable) -> Sequence[tf.Tensor]:
         first, *_ = self.strategy.experimental_local_results(variable)
         return [first.read_value()]
-
-    def clock(self) -> float:
-        return time.monotonic()
-
-
-def has_peers(strategy: tf.distribute.Strategy) -> bool:
-    """Whether other processes run the same loop as this one."""
-    return (
-        isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        and strategy.num_replicas_in_sync > 1
-    )
-
-
-def wait_for_all(distribution: Distribution) -> None:
-    """A barrier for all replicas that compute together with this one.
-
-    A process that ends closes the connections of the others, so none may end before the chief is
-    done.
-    """
-    if distribution.has_peers:
-        distribution.sum(tf.ones([]))
 
 
 class CreatedVariables:

@@ -179,25 +179,24 @@ class InputPipeline:
 
         With input replicas, the batches are theirs, in any order.
         """
-        if self.service is not None:
-            return self.remote(step)
-        return ready(self._batches(step), self.dataset.schema, self.code.transform)
+        return self._ready(step, own=self.service is not None)
 
     def in_microbatches(self, step: int) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
         """The same batches, of which each replica gets its own microbatches."""
 
         def pieces(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            replicas = context.num_replicas_in_sync
-            if self.service is not None:
-                return self._remote_microbatches(step, replicas)
-            local = replicas // context.num_input_pipelines
+            local = replicas = context.num_replicas_in_sync
+            first = 0
+            if self.service is None:  # otherwise microbatches are for any of the replicas
+                local = replicas // context.num_input_pipelines
+                first = context.input_pipeline_id * local
             cut = MicrobatchSpec(
                 accumulate=self.arguments.gradient_accumulation_steps,
                 replicas=replicas,
-                first=context.input_pipeline_id * local,
+                first=first,
                 local=local,
             )
-            return self._microbatches(self._batches(step), cut)
+            return self._ready(step, cut, own=self.service is not None)
 
         return pieces
 
@@ -205,28 +204,24 @@ class InputPipeline:
         """The batches of the worker that runs this, from its own shards.
 
         They start near the position of the readers after ``step`` steps, if all have read equally
-        fast.
+        fast. If gradients are accumulated, each is cut into as many microbatches.
         """
-        return self._by_service(
-            lambda: ready(self._own_batches(step), self.dataset.schema, self.code.transform)
-        )
+        pieces = self.arguments.gradient_accumulation_steps
+        cut = MicrobatchSpec(accumulate=pieces) if pieces > 1 else None
+        return self._ready(step, cut, own=True)
 
-    def remote_in_microbatches(self, step: int) -> tf.data.Dataset:
-        """The same batches, each in as many microbatches as gradients are accumulated over."""
-        return self._remote_microbatches(step, 1)
+    def _ready(self, step: int, cut: MicrobatchSpec | None = None, *, own: bool) -> tf.data.Dataset:
+        """Batches for the steps, read in this process or in the input replicas.
 
-    def _remote_microbatches(self, step: int, replicas: int) -> tf.data.Dataset:
-        """Microbatches for any of ``replicas``; all are equal, because all batches are full."""
-        cut = MicrobatchSpec(
-            accumulate=self.arguments.gradient_accumulation_steps, replicas=replicas, local=replicas
-        )
-        return self._by_service(lambda: self._microbatches(self._own_batches(step), cut))
+        They are of the reader's ``own`` shards, or of all. With ``cut``, they are microbatches.
+        """
 
-    def _microbatches(self, batches: tf.data.Dataset, cut: MicrobatchSpec) -> tf.data.Dataset:
-        return in_microbatches(batches, self.dataset.schema, self.code.transform, cut)
+        def make() -> tf.data.Dataset:
+            batches = self._own_batches(step) if own else self._batches(step)
+            if cut is None:
+                return ready(batches, self.dataset.schema, self.code.transform)
+            return in_microbatches(batches, self.dataset.schema, self.code.transform, cut)
 
-    def _by_service(self, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
-        """The data set that ``make`` returns, read in this process or in the input replicas."""
         return make() if self.service is None else self.service.read(make)
 
     def _batches(self, step: int) -> tf.data.Dataset:

@@ -73,7 +73,9 @@ def train(
                 break
         executions.wait_until_idle()
         _end_epoch(context, state, hooks)
-    _finalize_weights(context)
+    if context.model.optimizer is not None:  # one that averages the weights assigns the averages
+        with context.distribution.scope():
+            context.model.optimizer.finalize_variable_values(context.model.trainable_variables)
     for hook in hooks:
         hook.on_end(state)
     return state
@@ -86,10 +88,3 @@ def _end_epoch(context: TrainingContext, state: TrainState, hooks: Sequence[Hook
         hook.on_epoch_end(state)
     # Workers may have run more steps than were counted here; see ``Checkpointing.on_epoch_end``.
     state.move_to(context.steps_done(), context.schedule)
-
-
-def _finalize_weights(context: TrainingContext) -> None:
-    """Let an optimizer that averages the weights assign the averages."""
-    if context.model.optimizer is not None:
-        with context.distribution.scope():
-            context.model.optimizer.finalize_variable_values(context.model.trainable_variables)

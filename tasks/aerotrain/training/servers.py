@@ -81,24 +81,20 @@ def _supply_of_own(replica: Replica) -> ShardCache:
 
 
 def _member(replica: Replica) -> tf.distribute.Server:
-    """The server of a member of the cluster."""
+    """The server of a member of the cluster.
+
+    It has threads for the requests of all workers, which would deadlock on few cores, see
+    https://www.tensorflow.org/tutorials/distribute/parameter_server_training
+    """
+    threads = max(replica.job.count(Role.WORKER) + 1, os.cpu_count() or 1)
     members = {role: replica.cluster[role] for role in CLUSTERED if role in replica.cluster}
     return tf.distribute.Server(
         tf.train.ClusterSpec(members),
         job_name=replica.name.role,
         task_index=replica.name.index,
         protocol="grpc",
-        config=_config(replica.job.count(Role.WORKER)),
+        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads),
     )
-
-
-def _config(workers: int) -> tf.compat.v1.ConfigProto:
-    """Enough threads for the requests of all workers, which would deadlock on few cores.
-
-    See https://www.tensorflow.org/tutorials/distribute/parameter_server_training
-    """
-    threads = max(workers + 1, os.cpu_count() or 1)
-    return tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
 
 
 def dispatcher(address: str) -> Any:

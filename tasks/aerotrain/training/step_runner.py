@@ -2,6 +2,7 @@
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -68,12 +69,14 @@ class Step(Protocol):
     def __call__(self, sums: MetricValues, batch: Any, /) -> StepResult: ...
 
 
-class StepRunner(Protocol):
+class StepRunner(ABC):
     """Runs training steps under one strategy."""
 
-    #: Whether the execution that runs now is of a kind that must be traced and compiled first.
-    compiles: bool
+    #: Whether the execution that runs now is of a kind that must be traced and compiled first; not
+    #: where one trace is for all batches.
+    compiles = False
 
+    @abstractmethod
     def run(
         self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
     ) -> Iterator[StepsRun]:
@@ -83,17 +86,15 @@ class StepRunner(Protocol):
         this replica.
         """
 
-    def wait_until_idle(self) -> None:
+    def wait_until_idle(self) -> None:  # noqa: B027 -- most executions return when they are done
         """Wait until no step is in flight, so that the variables can be saved."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 -- most data sets are released with the runner
         """Release the data set; no further step is run."""
 
 
-class LocalStepRunner:
+class LocalStepRunner(StepRunner):
     """Runs steps in this process, up to ``per_execution`` of them in one execution."""
-
-    compiles = False  # one trace is for all batches
 
     def __init__(
         self,
@@ -148,9 +149,6 @@ class LocalStepRunner:
         computing = float(measured) if self._exchanges else 0.0
         return Spent(steps, seconds, waiting, computing or None)
 
-    def wait_until_idle(self) -> None:
-        """Do nothing: an execution returns when its steps are done."""
-
     def close(self) -> None:
         """Release the data set in a thread, because that may take a minute (``batches.untuned``).
 
@@ -161,13 +159,11 @@ class LocalStepRunner:
         threading.Thread(target=last.clear, name="release", daemon=True).start()
 
 
-class CoordinatorStepRunner:
+class CoordinatorStepRunner(StepRunner):
     """Schedules closures of up to ``per_execution`` steps on free workers.
 
     ``make_dataset`` is traced here and runs on each worker, which must have its own input.
     """
-
-    compiles = False  # as above
 
     def __init__(
         self,
@@ -232,9 +228,6 @@ class CoordinatorStepRunner:
 
     def wait_until_idle(self) -> None:
         self._coordinator.join()
-
-    def close(self) -> None:
-        """Do nothing: the data sets are in the workers."""
 
 
 def _here(number: Any) -> tf.Tensor:

@@ -16,11 +16,11 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
-from aerotrain.training.checkpoints.checkpoints import Checkpoints, PeerCheckpoints
+from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.context import CreatedVariables, Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals.tensorflow2 import local_collectives
-from aerotrain.training.mesh.checkpoints import MeshCheckpoints, PeerMeshCheckpoints
+from aerotrain.training.mesh.checkpoints import MeshCheckpoints
 from aerotrain.training.mesh.mesh import mesh_of
 from aerotrain.training.mesh.step import MeshStep, run_on_mesh
 from aerotrain.training.model.checks import check_asynchronous, check_steps, warn_of_metrics
@@ -54,7 +54,6 @@ class Engine:
     step: Callable[[keras.Model, tf.Variable, Any], Any] = KERAS.step
     io_device: str | None = None
     checkpoints: type[Checkpoints] = Checkpoints
-    peer_checkpoints: type[Checkpoints] = PeerCheckpoints
 
 
 def create_model(
@@ -93,14 +92,6 @@ def _devices() -> list[str]:
     """This machine's GPUs, or its CPUs if it has none: one, unless TensorFlow divides it."""
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     return [device.name for device in devices]
-
-
-def _one_device(_arguments: TrainArguments) -> Distribution:
-    return StrategyDistribution(tf.distribute.OneDeviceStrategy(_devices()[0]))
-
-
-def _mirrored(_arguments: TrainArguments) -> Distribution:
-    return StrategyDistribution(tf.distribute.MirroredStrategy(_devices()))
 
 
 def _central_storage(_arguments: TrainArguments) -> Distribution:
@@ -230,14 +221,12 @@ def _coordinator_step_runner(
         replicas=1,
     )
     runner_step: Step = step
-    make_dataset = pipeline.remote
     if arguments.gradient_accumulation_steps > 1:
         runner_step = MicrobatchStep(step, replicas=1, gradient_dtype="float32", jit_compile=False)
-        make_dataset = pipeline.remote_in_microbatches
     return CoordinatorStepRunner(
         distribution,
         runner_step,
-        lambda: make_dataset(start),
+        lambda: pipeline.remote(start),
         arguments.steps_of_execution,
         workers,
     )
@@ -281,8 +270,14 @@ def _tpu(arguments: TrainArguments) -> Distribution:
 
 
 ENGINES: Mapping[str, Engine] = {
-    "one_device": Engine(build=_one_device, step_runner=_local_step_runner),
-    "mirrored": Engine(build=_mirrored, step_runner=_local_step_runner),
+    "one_device": Engine(
+        build=lambda _: StrategyDistribution(tf.distribute.OneDeviceStrategy(_devices()[0])),
+        step_runner=_local_step_runner,
+    ),
+    "mirrored": Engine(
+        build=lambda _: StrategyDistribution(tf.distribute.MirroredStrategy(_devices())),
+        step_runner=_local_step_runner,
+    ),
     "central_storage": Engine(build=_central_storage, step_runner=_central_step_runner),
     "multi_worker_mirrored": Engine(build=_multi_worker_mirrored, step_runner=_local_step_runner),
     "parameter_server": Engine(
@@ -296,7 +291,6 @@ ENGINES: Mapping[str, Engine] = {
         step_runner=run_on_mesh,
         step=MeshStep,
         checkpoints=MeshCheckpoints,
-        peer_checkpoints=PeerMeshCheckpoints,
     ),
     "tpu": Engine(build=_tpu, step_runner=_local_step_runner),
 }

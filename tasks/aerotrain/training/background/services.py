@@ -18,8 +18,7 @@ from aerotrain.replica import Replica, began
 from aerotrain.store import Store, open_store
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.background.watchdog import Watchdog
-from aerotrain.training.background.writers import EventWriter, NullEventWriter, StatusWriter
-from aerotrain.training.checkpoints.retention import highest_token
+from aerotrain.training.background.writers import EventWriter, StatusWriter
 
 #: Seconds added to the progress timeout under ps, so that the launcher ends an unresponsive worker
 #: first.
@@ -46,8 +45,15 @@ class BackgroundServices:
 
     @classmethod
     @contextmanager
-    def of(cls, replica: Replica, arguments: TrainArguments) -> Iterator["BackgroundServices"]:
+    def of(
+        cls,
+        replica: Replica,
+        arguments: TrainArguments,
+        highest_token: Callable[[Store], int],
+    ) -> Iterator["BackgroundServices"]:
         """Start the services of ``replica``. The chief takes the lease first.
+
+        Its token is above the ``highest_token`` of what is in the store.
 
         At the end, the uploader has a few seconds for what still waits.
 
@@ -60,8 +66,13 @@ class BackgroundServices:
             lease.take(above=highest_token(store))
         with lease.renewed(_superseded(replica)) if replica.is_chief else nullcontext():
             uploader = Uploader(arguments.store_timeout)
-            kind = EventWriter if replica.is_chief else NullEventWriter
-            event_writer = kind(store, uploader, lease.put, restarts=replica.restarts)
+            event_writer = EventWriter(
+                store,
+                uploader,
+                lease.put,
+                active=replica.is_chief,
+                restarts=replica.restarts,
+            )
             event_writer.note(EventType.START, at=began())
             event_writer.note(EventType.IMPORT, at=began() + imported, seconds=imported)
             with StatusWriter.of(replica) as status_writer:

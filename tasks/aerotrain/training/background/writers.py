@@ -21,14 +21,15 @@ from aerotrain.contract.replica_status import (
 )
 from aerotrain.replica import Replica, began
 from aerotrain.store import MissingError, Store, open_store
+from aerotrain.training.background.interval import Interval, mean_time_between_failures
 from aerotrain.training.background.uploader import Uploader
-from aerotrain.training.checkpoints.interval import USUAL_MTBF, Interval, mean_time_between_failures
 
 
 class EventWriter:
     """Writes events, after those of earlier processes of the same training.
 
-    ``put`` writes the whole log; the default is the ``put`` of ``store``.
+    ``put`` writes the whole log; the default is the ``put`` of ``store``. The writer of a peer,
+    which is not ``active``, records nothing, because the chief does.
     """
 
     def __init__(
@@ -37,12 +38,14 @@ class EventWriter:
         uploader: Uploader,
         put: Callable[[str, bytes], object] | None = None,
         *,
+        active: bool = True,
         restarts: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._uploader = uploader
         self._put_object = put or store.put
+        self._active = active
         self._restarts = restarts
         self._clock = clock
         self._before: bytes | None = None
@@ -59,6 +62,8 @@ class EventWriter:
         at: float | None = None,
     ) -> None:
         """Add an event, at the current time or at ``at``. The uploader writes it to the store."""
+        if not self._active:
+            return
         entry = Event(
             event=event,
             at=round(self._clock() if at is None else at, 3),
@@ -101,17 +106,6 @@ class EventWriter:
 
     def _put(self) -> None:
         self._put_object(CHIEF_LOG, self._past() + "".join(self._lines).encode())
-
-
-class NullEventWriter(EventWriter):
-    """The event writer of a peer, which records nothing, because the chief does."""
-
-    def note(self, *_event: object, **_values: object) -> None:
-        """Do nothing; the chief records."""
-
-    def mean_time_between_failures(self) -> float:
-        """The usual value: only the chief saves."""
-        return USUAL_MTBF
 
 
 #: Seconds between two points, and between two uploads.

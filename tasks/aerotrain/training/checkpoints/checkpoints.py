@@ -32,14 +32,12 @@ from aerotrain.training.checkpoints.metadata import (
     model_config,
     path_of,
     print_cluster_changes,
-    print_order_change,
     training_config,
 )
 from aerotrain.training.checkpoints.retention import NOTHING, Name, Retention
 from aerotrain.training.checkpoints.snapshot import PackedFetch, Snapshot
 from aerotrain.training.checkpoints.transfer import Transfer, TransferredRows, vocabularies_of
 from aerotrain.training.context import TrainingContext
-from aerotrain.training.input.order import ORDER_VERSION
 from aerotrain.user_code import code_of
 
 #: The prefix of TensorFlow's files in the folder of a checkpoint.
@@ -70,7 +68,8 @@ class Checkpoints:
     """The checkpoints of one training, in its store, which keeps some of the newest and the best.
 
     ``io_device`` is the device that reads and writes for all others; without it, each parameter
-    server would use its own disk. The chief alone publishes, and holds the lease.
+    server would use its own disk. The chief alone saves, for every replica has all variables of a
+    model and its optimizer; its peers restore what it restores.
     """
 
     def __init__(self, context: TrainingContext, io_device: str | None) -> None:
@@ -78,6 +77,7 @@ class Checkpoints:
         self._store = services.store
         self._uploader = services.uploader
         self._lease = services.lease
+        self._is_chief = context.is_chief
         self._scratch = context.replica.scratch / CHECKPOINTS
         self._model = model
         self._counter = context.counter
@@ -141,7 +141,6 @@ class Checkpoints:
         check_same_code(self.url(name), about.get("code", {}), self._module)
         check_same_model(self.url(name), about, self._cluster, self._model)
         print_cluster_changes(about.get("setting", {}), self._cluster)
-        print_order_change(about.get("order", 1))
         try:
             self._read(self._checkpoint, folder)
         except (AssertionError, ValueError) as error:
@@ -185,9 +184,7 @@ class Checkpoints:
 
     def _read(self, checkpoint: tf.train.Checkpoint, folder: Path) -> None:
         """Restore every variable of ``checkpoint`` from ``folder``, which may then be removed."""
-        options = tf.train.CheckpointOptions(experimental_io_device=self._io_device)
-        status = checkpoint.read(str(folder / FILE), options)
-        status.expect_partial().assert_existing_objects_matched()
+        _read(checkpoint, folder, self._io_device)
 
     def save(self, state: SavedState) -> None:
         """Read the variables; writing and uploading the checkpoint happens in the background.
@@ -196,6 +193,8 @@ class Checkpoints:
             FinalError: a weight is not finite; earlier checkpoints remain.
             TemporaryError: the store has been unavailable for too long.
         """
+        if not self._is_chief:
+            return
         self.check()
         name = self._name()
         about = {
@@ -205,7 +204,6 @@ class Checkpoints:
             "recipe": self._config,
             "code": code_of(self._module),
             "setting": self._cluster,
-            "order": ORDER_VERSION,
             "model": model_config(self._model),
         }
         folder = self._folder(name)
@@ -240,18 +238,14 @@ class Checkpoints:
         except SupersededError:
             raise  # its checkpoints belong to its successor now
         except FinalError as error:
-            newest = self._newest()
-            # Bad weights that were saved earlier are the cause of the current error.
-            raise FinalError(f"{self._upload_error() or error}; {newest}") from error
-
-    def _upload_error(self) -> FinalError | None:
-        try:
-            self.check()
-        except FinalError as error:
-            return error
-        except TemporaryError:
-            pass  # an unavailable store is not why training fails
-        return None
+            newest, cause = self._newest(), error
+            try:
+                self.check()
+            except FinalError as earlier:
+                cause = earlier  # bad weights that were saved earlier
+            except TemporaryError:
+                pass  # an unavailable store is not why training fails
+            raise FinalError(f"{cause}; {newest}") from error
 
     def _newest(self) -> str:
         """A sentence that says where the newest complete checkpoint is."""
@@ -294,9 +288,8 @@ class Checkpoints:
 
     def _read_state(self, _folder: Path) -> Snapshot | None:
         """Read the current state, or write it into the folder if it cannot be read."""
-        if self._fetch_packed is None:
-            return Snapshot.of(self._checkpoint)
-        return Snapshot.of(self._checkpoint, self._fetch_packed, lambda tensor: tensor.numpy)
+        later = (lambda tensor: tensor.numpy) if self._fetch_packed else None
+        return Snapshot.of(self._checkpoint, self._fetch_packed, later)
 
     def _deliver(self, draft: Draft) -> None:
         """Write the snapshot, and publish it with all checkpoints that still wait for the store."""
@@ -343,17 +336,6 @@ def bad_weights(variable: Any, step: int) -> FinalError:
     )
 
 
-class PeerCheckpoints(Checkpoints):
-    """Restores what the chief restores, and saves nothing.
-
-    Every replica has all variables of a model and its optimizer, so the chief can save them without
-    its peers.
-    """
-
-    def save(self, _state: SavedState) -> None:
-        """Do nothing; the chief saves."""
-
-
 def checkpoint_store(store: Store, name: Name) -> Store:
     """The part of ``store`` that holds the checkpoint of that name."""
     return store.child(f"{CHECKPOINTS}/{name}")
@@ -366,6 +348,12 @@ def _contents(model: keras.Model) -> dict[str, Any]:
     model: it misses the seeds of dropout, which a resumed training would repeat.
     """
     return {"model": model, "variables": model.variables}
+
+
+def _read(checkpoint: tf.train.Checkpoint, folder: Path, io_device: str | None = None) -> None:
+    options = tf.train.CheckpointOptions(experimental_io_device=io_device)
+    status = checkpoint.read(str(folder / FILE), options)
+    status.expect_partial().assert_existing_objects_matched()
 
 
 def _at_places(variables: Mapping[int, Any]) -> tf.train.Checkpoint:
@@ -400,8 +388,7 @@ def restore_weights(model: keras.Model, store: Store, folder: Path) -> None:
     _fetch_whole(store, folder)
     try:
         # By object, never by key: Keras may keep the weights under the optimizer's name.
-        status = tf.train.Checkpoint(**_contents(model)).read(str(folder / FILE))
-        status.expect_partial().assert_existing_objects_matched()
+        _read(tf.train.Checkpoint(**_contents(model)), folder)
     except (AssertionError, ValueError) as error:
         raise FinalError(
             f"the checkpoint {store.url} is of another model than build_model returns now: "

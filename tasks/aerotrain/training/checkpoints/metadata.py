@@ -1,20 +1,16 @@
 """The metadata of a checkpoint, and checks that it belongs to this training and its model."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
-from aerotrain.training.input.order import ORDER_VERSION
-from aerotrain.training.steps.step import inner
 from aerotrain.user_code import changed_code
 
 
@@ -52,21 +48,6 @@ def model_config(model: keras.Model) -> dict[str, Any]:
 def path_of(variable: Any) -> str:
     """The path of a variable, such as ``dense/kernel``; tf_keras has names instead."""
     return str(getattr(variable, "path", variable.name))
-
-
-def optimizer_state(model: keras.Model) -> dict[str, Any]:
-    """The optimizer and its schedule, for readers of a manifest; its state is in the checkpoint."""
-    optimizer = inner(model.optimizer)
-    if optimizer is None:
-        return {}
-    try:
-        schedule = optimizer.get_config().get("learning_rate")
-        # A strategy's variable is not a number, but TensorFlow converts it to a tensor.
-        rate = float(tf.convert_to_tensor(optimizer.learning_rate))
-        json.dumps(schedule)
-    except (AttributeError, NotImplementedError, TypeError, ValueError):
-        schedule = rate = None  # an optimizer of the user's own, without a usable config
-    return {"optimizer": type(optimizer).__name__, "learning_rate": rate, "schedule": schedule}
 
 
 def check_same_config(url: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -131,17 +112,6 @@ def print_cluster_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> Non
         )
 
 
-def print_order_change(was: int) -> None:
-    """Print what happens if the checkpoint's training read records in another order than this."""
-    if was != ORDER_VERSION:
-        print(
-            "the checkpoint is of a version of aerotrain that read records in another order: if it "
-            "was saved within an epoch, and the data set is larger than a shuffle window, some "
-            "records of this epoch are read twice and others not; later epochs are not affected",
-            flush=True,
-        )
-
-
 def _changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What has changed of the values that both have."""
     return [
@@ -153,7 +123,11 @@ def _changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _first_change(was: Sequence[Any], now: Sequence[Any]) -> str | None:
     """The first difference between two lists of variables, each ``[path, shape]``."""
-    before, after = ([(_plain(path), tuple(shape)) for path, shape in each] for each in (was, now))
+    # Without the numbers by which Keras distinguishes the layers of one process.
+    before, after = (
+        [(re.sub(r"_\d+(?=/|$)", "", path), tuple(shape)) for path, shape in each]
+        for each in (was, now)
+    )
     for kind, start, end, at, until in SequenceMatcher(
         None, before, after, autojunk=False
     ).get_opcodes():
@@ -165,8 +139,3 @@ def _first_change(was: Sequence[Any], now: Sequence[Any]) -> str | None:
         if kind == "insert":
             return f"{now[at][0]} of shape {new[0][1]} is new"
     return None
-
-
-def _plain(path: str) -> str:
-    """The path without the numbers by which Keras distinguishes the layers of one process."""
-    return re.sub(r"_\d+(?=/|$)", "", path)

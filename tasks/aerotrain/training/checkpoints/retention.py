@@ -98,12 +98,12 @@ class Retention:
     def drop(self) -> None:
         """Remove damaged checkpoints, and those that are neither new nor the best."""
         for name in self._damaged:
-            self._remove(name)
+            remove(self._store, f"{CHECKPOINTS}/{name}")
         self._damaged.clear()
         names = self.complete()
         losses = {name: loss for name in names if (loss := self._loss(name)) is not None}
         for name in set(names) - kept(names, losses, self._keep):
-            self._remove(name)
+            remove(self._store, f"{CHECKPOINTS}/{name}")
 
     def _loss(self, name: Name) -> float | None:
         if name not in self._losses:
@@ -119,10 +119,6 @@ class Retention:
                 return None
             self._losses[name] = measured["metrics"].get("loss")
         return self._losses[name]
-
-    def _remove(self, name: Name) -> None:
-        """Remove a checkpoint, its manifest first, so that it is never visible in part."""
-        remove(self._store, f"{CHECKPOINTS}/{name}")
 
 
 def remove(store: Store, prefix: str) -> None:

@@ -11,7 +11,6 @@ its machine's CPU.
 import errno
 import io
 import json
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,13 +25,14 @@ from numpy.typing import NDArray
 
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.model.callbacks import Files
+from aerotrain.training.steps.remote import PACKED_BYTES, bytes_of
 from aerotrain.training.steps.state import MetricValues
 
 _RANDOM = "random.json"
 _METRIC_STATE = "sums.npz"
 
-#: Variables of other machines up to this size are fetched together, larger ones several at once.
-_PACKED_BYTES, _FETCHED_AT_ONCE = 2**20, 8
+#: Small variables of other machines are fetched together, larger ones so many at once.
+_FETCHED_AT_ONCE = 8
 
 
 @dataclass
@@ -82,7 +82,9 @@ class Snapshot:
             tf.errors.OpError: another machine was lost.
         """
         with ThreadPoolExecutor(_FETCHED_AT_ONCE) as pool:
-            self.values = list(pool.map(_here, self.values))
+            self.values = list(
+                pool.map(lambda each: each() if callable(each) else each, self.values)
+            )
 
     def of_variable(self, variable: Any) -> Any:
         """The value of ``variable``, or None if its owner is unknown."""
@@ -127,7 +129,7 @@ class PackedFetch:
         packs: dict[Any, dict[int, tf.Variable]] = {}
         for place, owner in enumerate(owners):
             variable = owner.value if isinstance(owner, keras.Variable) else owner
-            if isinstance(variable, tf.Variable) and _bytes(variable) <= _PACKED_BYTES:
+            if isinstance(variable, tf.Variable) and bytes_of(variable) <= PACKED_BYTES:
                 packs.setdefault((variable.device, variable.dtype), {})[place] = variable
         values: dict[int, NDArray[Any]] = {}
         # One after the other: TensorFlow cannot prepare several remote functions at once; see
@@ -147,11 +149,6 @@ class PackedFetch:
         return [part.reshape(each.shape) for part, each in zip(parts, variables, strict=False)]
 
 
-def _bytes(variable: tf.Variable) -> float:
-    elements = variable.shape.num_elements()
-    return math.inf if elements is None else elements * variable.dtype.size
-
-
 def _tensor(given: Any, later: Callable[[tf.Tensor], Any] | None) -> Any:
     """A tensor, or that which a callable reads; or what fetches its value ``later``."""
     given = getattr(given, "tensor", given)
@@ -159,10 +156,6 @@ def _tensor(given: Any, later: Callable[[tf.Tensor], Any] | None) -> Any:
     if isinstance(tensor, tf.Variable):  # as Keras gives those of a strategy with replicas
         tensor = tensor.read_value()
     return later(tensor) if later else tensor
-
-
-def _here(value: Any) -> Any:
-    return value() if callable(value) else value
 
 
 def random_state() -> Files:

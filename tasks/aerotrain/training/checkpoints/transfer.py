@@ -71,7 +71,8 @@ def vocabularies_of(model: Any) -> Vocabularies:
         if is_direct and same and _is_table(reader, len(words[first])):
             tables[reader.weights[0].path] = first
             continue
-        embeddings = [each for each in keras3.layers(reader) if _is_embedding(each)]
+        kinds = (keras.layers.Embedding, ShardedEmbedding)
+        embeddings = [each for each in keras3.layers(reader) if isinstance(each, kinds)]
         for each in embeddings or [reader]:
             for variable in each.weights:
                 others.setdefault(variable.path, set()).update(numbers)
@@ -129,10 +130,6 @@ def _lookups_before(layer: Any, graph: Mapping[Any, Sequence[Any]]) -> list[Any]
 
 def _has_weights(operation: Any) -> bool:
     return bool(getattr(operation, "weights", ()))
-
-
-def _is_embedding(layer: Any) -> bool:
-    return isinstance(layer, keras.layers.Embedding | ShardedEmbedding)
 
 
 def _is_table(layer: Any, words: int) -> bool:

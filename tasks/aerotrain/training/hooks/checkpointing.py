@@ -6,9 +6,8 @@ from typing import Any
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.replica import Preempted
+from aerotrain.training.background.interval import Interval
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
-from aerotrain.training.checkpoints.interval import Interval
-from aerotrain.training.checkpoints.metadata import optimizer_state
 from aerotrain.training.checkpoints.snapshot import (
     metric_state_of,
     metric_state_to_file,
@@ -20,9 +19,6 @@ from aerotrain.training.hooks.hooks import Hook, TrainState
 
 #: Seconds between two TRAIN events of the event log.
 _BETWEEN_EVENTS = 30.0
-
-#: Seconds after which the pace is known, and the length of a training that needs no warning.
-_PACE_KNOWN, _SHORT = 5.0, 60.0
 
 #: The share of the grace period that may pass until the last checkpoint is in the store.
 _MOST_OF_GRACE = 0.8
@@ -69,17 +65,14 @@ class Checkpointing(Hook):
         self._is_due = False
         self._events = Interval(_BETWEEN_EVENTS, self._clock)
         self._noted_at = self._clock()
-        self._first: tuple[float, int] | None = None
-        self._warned = False
+        self._has_begun = False
         self._context.replica.notice.promise()
 
     def on_execution(self, state: TrainState) -> None:
         """Raises Preempted when a replica was preempted, and all is saved."""
         self._checkpoints.check()
-        if self._first is None:  # the start has ended: see ``Ready``
-            self._noted_at = self._clock()
-            self._first = self._noted_at, state.step
-        self._warn_of_long_interval(state, *self._first)
+        if not self._has_begun:  # the start has ended: see ``Ready``
+            self._has_begun, self._noted_at = True, self._clock()
         if self._events.due():
             self._note_steps()
         self._is_due |= self._interval.due()
@@ -129,33 +122,12 @@ class Checkpointing(Hook):
             each.on_save(state)
 
     def _state_to_save(self, state: TrainState, *, ended: bool = False) -> SavedState:
-        epoch, batches = self._context.schedule.position(self._context.steps_done())
-        about: dict[str, Any] = {"epoch": epoch, "batches": batches, "metrics": state.metrics}
-        about["ended"] = ended
-        about |= optimizer_state(self._context.model)
+        about: dict[str, Any] = {"metrics": state.metrics, "ended": ended}
         files = metric_state_to_file(state.sums)
         for each in (hook.to_save(state) for hook in self._saved):
             about, files = {**about, **each.about}, {**files, **each.files}
         # Last, because a callback may draw numbers as its state is read.
         return SavedState(about=about, files={**files, **random_state()})
-
-    def _warn_of_long_interval(self, state: TrainState, since: float, first: int) -> None:
-        """Warn once, when the pace is known, if the training will end before its first save.
-
-        ``since`` is when the first execution ended, after step ``first``.
-        """
-        seconds, steps = self._clock() - since, state.step - first
-        if self._warned or seconds < _PACE_KNOWN or steps <= 0:
-            return
-        self._warned = True
-        whole = seconds / steps * (self._context.schedule.steps - first)
-        if self._interval.seconds > max(whole, _SHORT):
-            print(
-                f"warning: checkpoint_interval is {self._interval.seconds:g}, and this training "
-                f"takes about {whole:.0f} s: a failure would lose all of it; choose a shorter "
-                "interval, or leave it empty",
-                flush=True,
-            )
 
     def _note_steps(self) -> None:
         now = self._clock()

@@ -37,8 +37,7 @@ class TrainState:
     step: int
     epoch: int
     epoch_step: int
-    #: Steps of the last execution, and its time.
-    executed: int = 0
+    #: The time of the last execution.
     spent: Spent | None = None
     #: The metric state of the epoch so far, None between two epochs.
     sums: MetricValues | None = None
@@ -63,8 +62,7 @@ class TrainState:
 
     def advance(self, step: int, ran: StepsRun) -> None:
         """Take over the result of an execution, after which ``step`` steps are done."""
-        self.executed = step - self.step
-        self.step, self.epoch_step = step, self.epoch_step + self.executed
+        self.step, self.epoch_step = step, self.epoch_step + step - self.step
         self.sums, self.is_best, self.preempted = ran.sums, False, ran.preempted
         self.spent = ran.spent
 
@@ -233,18 +231,17 @@ class UserCallbacks(Hook):
 
     def on_epoch_begin(self, state: TrainState) -> None:
         if self._callbacks.defines("on_train_begin", "on_epoch_begin"):
-            self._call(state, lambda callbacks: callbacks.epoch_begins(state.epoch))
+            self._call(state, lambda callbacks: callbacks.list.on_epoch_begin(state.epoch))
 
     def on_execution_begin(self, state: TrainState) -> None:
         if self._callbacks.defines(*BEFORE):
-            self._call(state, lambda callbacks: callbacks.execution_begins(state.epoch_step))
+            first = state.epoch_step
+            self._call(state, lambda callbacks: callbacks.list.on_train_batch_begin(first))
 
     def on_execution(self, state: TrainState) -> None:
         if self._callbacks.defines(*AFTER):
-            metrics, last = self._context.step.metrics, state.epoch_step - 1
-            self._call(
-                state, lambda callbacks: callbacks.execution_ends(last, state.results(metrics))
-            )
+            logs, last = state.results(self._context.step.metrics), state.epoch_step - 1
+            self._call(state, lambda callbacks: callbacks.list.on_train_batch_end(last, logs))
 
     def on_epoch_end(self, state: TrainState) -> None:
         # A replica that does not validate waits here for the one that does, and not in the next
@@ -280,11 +277,30 @@ _REFUSED = ("compile", "fit", "train_on_batch")
 
 def compute_locally(context: TrainingContext) -> None:
     """Let the model compute in this process alone; what it cannot is a FinalError."""
-    copy = cache(partial(_copy_of, context))
+    pipeline, arguments = context.pipeline, context.arguments
+
+    @cache
+    def copy() -> keras.Model:
+        before = random_state()  # of which new weights would draw
+        model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
+        restore_random_state(before)
+        return model
+
+    def by_copy(name: str, *given: Any, **options: Any) -> Any:
+        copy_variables(context.model, copy(), optimizers=True)
+        return getattr(copy(), name)(*given, **options)
+
+    def refuse(name: str, *_given: Any, **_options: Any) -> None:
+        raise FinalError(
+            f"{_caller()} calls {name} of the model that is being trained, and under "
+            f"{context.replica.job.strategy!r} several processes or devices train it by steps of "
+            "their own; leave that call out, or call it on a model that the callback creates"
+        )
+
     for name in _BY_COPY:
-        setattr(context.model, name, partial(_by_copy, context, copy, name))
+        setattr(context.model, name, partial(by_copy, name))
     for name in _REFUSED:
-        setattr(context.model, name, partial(_refuse, context.replica.job.strategy, name))
+        setattr(context.model, name, partial(refuse, name))
 
 
 def copy_variables(trained: keras.Model, copy: keras.Model, *, optimizers: bool = False) -> None:
@@ -292,33 +308,6 @@ def copy_variables(trained: keras.Model, copy: keras.Model, *, optimizers: bool 
     values = variables_of(trained, optimizers=optimizers)
     for own, value in zip(variables_of(copy, optimizers=optimizers), values, strict=True):
         own.assign(value.numpy())
-
-
-def _copy_of(context: TrainingContext) -> keras.Model:
-    before = random_state()  # of which new weights would draw
-    pipeline, arguments = context.pipeline, context.arguments
-    model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
-    restore_random_state(before)
-    return model
-
-
-def _by_copy(
-    context: TrainingContext,
-    copy: Callable[[], keras.Model],
-    name: str,
-    *arguments: Any,
-    **options: Any,
-) -> Any:
-    copy_variables(context.model, copy(), optimizers=True)
-    return getattr(copy(), name)(*arguments, **options)
-
-
-def _refuse(strategy: str, name: str, *_arguments: Any, **_options: Any) -> None:
-    raise FinalError(
-        f"{_caller()} calls {name} of the model that is being trained, and under {strategy!r} "
-        "several processes or devices train it by steps of their own; leave that call out, or call "
-        "it on a model that the callback creates"
-    )
 
 
 def _caller() -> str:

@@ -71,7 +71,7 @@ class Validation:
         if callbacks and callbacks.given:
             updating = keras.callbacks.LambdaCallback()
             updating.on_test_begin = lambda logs=None: update(self._model)
-            called = callbacks.during_validation(updating)
+            called = keras.callbacks.CallbackList([*callbacks.list.callbacks, updating])
         else:
             update(self._model)
         return numbers(
@@ -129,49 +129,40 @@ def follow(replica: Replica) -> None:
     with explaining, StatusWriter.of(replica) as status_writer:
         status_writer.ready()
         validation = Validation(arguments, dataset, replica.scratch)
-        evaluator = Evaluator(store, validation, replica.scratch)
+        events = EventFiles(replica.scratch / TENSORBOARD_VALIDATION)
         for name in checkpoints_to_come(store):
-            evaluator.measure(name)
+            _evaluate(store, name, validation, events, replica.scratch / "evaluated")
 
 
-class Evaluator:
-    """Evaluates checkpoints of the training in ``store``, and writes the results there."""
-
-    def __init__(self, store: Store, validation: Validation, scratch: Path) -> None:
-        self._store = store
-        self._validation = validation
-        self._folder = scratch / "evaluated"
-        self._events = EventFiles(scratch / TENSORBOARD_VALIDATION)
-
-    def measure(self, name: Name) -> None:
-        """Evaluate the checkpoint of that name, unless that is done or it was dropped."""
-        key = f"{EVALUATIONS}/{name}.json"
-        if self._store.exists(key):
-            return
-        try:
-            metrics = self._validation.measure(
-                lambda model: restore_weights(
-                    model, checkpoint_store(self._store, name), self._folder
-                )
-            )
-        except MissingError:
-            print(f"the checkpoint of step {name.step} was dropped before its turn", flush=True)
-            return
-        except CorruptError as error:
-            # Dropped while it was fetched, or damaged: the training does not use it either.
-            print(f"the checkpoint of step {name.step} is not measured: {error}", flush=True)
-            return
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._events.write(name.step, {f"epoch/{each}": metrics[each] for each in metrics})
-        self._events.flush()
-        for file in self._events.files():
-            self._store.upload(file, f"{TENSORBOARD_VALIDATION}/{file.name}")
-        # Last, because this object marks the evaluation as complete.
-        document = {"step": name.step, "at": round(time.time(), 1), "metrics": metrics}
-        self._store.put(key, json.dumps(document).encode())
-        values = " ".join(f"{name}={value:.4f}" for name, value in metrics.items())
-        print(f"the checkpoint of step {name.step}: {values}", flush=True)
+def _evaluate(
+    store: Store, name: Name, validation: Validation, events: EventFiles, folder: Path
+) -> None:
+    """Evaluate the checkpoint of that name in ``store``, unless that is done or it was dropped."""
+    key = f"{EVALUATIONS}/{name}.json"
+    if store.exists(key):
+        return
+    try:
+        metrics = validation.measure(
+            lambda model: restore_weights(model, checkpoint_store(store, name), folder)
+        )
+    except MissingError:
+        print(f"the checkpoint of step {name.step} was dropped before its turn", flush=True)
+        return
+    except CorruptError as error:
+        # Dropped while it was fetched, or damaged: the training does not use it either.
+        print(f"the checkpoint of step {name.step} is not measured: {error}", flush=True)
+        return
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    events.write(name.step, {f"epoch/{each}": metrics[each] for each in metrics})
+    events.flush()
+    for file in events.files():
+        store.upload(file, f"{TENSORBOARD_VALIDATION}/{file.name}")
+    # Last, because this object marks the evaluation as complete.
+    document = {"step": name.step, "at": round(time.time(), 1), "metrics": metrics}
+    store.put(key, json.dumps(document).encode())
+    values = " ".join(f"{name}={value:.4f}" for name, value in metrics.items())
+    print(f"the checkpoint of step {name.step}: {values}", flush=True)
 
 
 def checkpoints_to_come(store: Store) -> Iterator[Name]:

@@ -37,15 +37,12 @@ _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _KEY = re.compile(r"KeyError: '(.*)'")
 
 
+@AS_WRITTEN  # type: ignore[untyped-decorator]
 def parse(records: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
     """Parse a batch of serialized ``tf.train.Example`` to features, ``(batch, *shape)`` each.
 
     Records are strings, or ``uint8`` of ``(batch, width)`` if all have one layout.
     """
-    return AS_WRITTEN(_features)(records, schema)
-
-
-def _features(records: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
     records = tf.convert_to_tensor(records)
     rows = RowLayout.of(schema) if records.dtype == tf.uint8 else None
     if rows is None:
@@ -54,24 +51,19 @@ def _features(records: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
 
 
 def _parsed(serialized: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
-    spec = {name: _stored(feature) for name, feature in schema.items()}
+    spec = {}
+    for name, feature in schema.items():
+        kept = feature.dtype if feature.dtype in ("string", "float32") else "int64"
+        shape, kind = ((), "string") if feature.is_raw else (feature.shape, kept)
+        spec[name] = tf.io.FixedLenFeature(shape, tf.as_dtype(kind))
+    features = {}
     stored = tf.io.parse_example(serialized, spec)
-    return {name: _restored(stored[name], feature) for name, feature in schema.items()}
-
-
-def _stored(feature: Feature) -> tf.io.FixedLenFeature:
-    if feature.is_raw:
-        return tf.io.FixedLenFeature([], tf.string)
-    dtype = tf.as_dtype(feature.dtype)
-    held = dtype if dtype in (tf.string, tf.float32) else tf.int64
-    return tf.io.FixedLenFeature(feature.shape, held)
-
-
-def _restored(value: tf.Tensor, feature: Feature) -> tf.Tensor:
-    dtype = tf.as_dtype(feature.dtype)
-    if feature.is_raw:
-        return tf.reshape(tf.io.decode_raw(value, dtype), [-1, *feature.shape])
-    return value if value.dtype == dtype else tf.cast(value, dtype)
+    for name, feature in schema.items():
+        value, dtype = stored[name], tf.as_dtype(feature.dtype)
+        if feature.is_raw:
+            value = tf.reshape(tf.io.decode_raw(value, dtype), [-1, *feature.shape])
+        features[name] = value if value.dtype == dtype else tf.cast(value, dtype)
+    return features
 
 
 def ready(batches: tf.data.Dataset, schema: Schema, transform: Transform) -> tf.data.Dataset:
@@ -188,6 +180,36 @@ class RecordFiles:
         return self.named.flat_map(lambda name, _: tf.data.TFRecordDataset(name))
 
 
+@contextmanager
+def streamed(url: str, shards: Sequence[Shard], scratch: Path) -> Iterator[RecordFiles]:
+    """Shards of the data set at ``url``, downloaded below ``scratch`` while others are read.
+
+    Each time they are read, they are downloaded; each is removed once it was read.
+
+    Raises:
+        CorruptError: a shard does not match the data set's manifest; the message names it.
+    """
+    errors: list[Exception] = []
+
+    def named() -> Iterator[tuple[str, int]]:
+        try:
+            for path, shard in zip(in_turn(url, shards, scratch), shards, strict=True):
+                yield str(path), shard.bytes
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    try:
+        yield RecordFiles(
+            tf.data.Dataset.from_generator(named, output_signature=_NAMED),
+            sum(shard.bytes for shard in shards),
+        )
+    except tf.errors.OpError:
+        if errors:  # of which TensorFlow's error has only the text
+            raise errors[0] from None
+        raise
+
+
 def every_record(
     files: RecordFiles, schema: Schema, transform: Transform, *, records: int, batch_size: int
 ) -> tf.data.Dataset:
@@ -274,7 +296,11 @@ class RowLayout:
         return tf.cond(
             self._are_as_expected(rows),
             lambda: {name: self._feature(rows, name) for name in self.schema},
-            lambda: otherwise(_strings(rows[:, HEAD:-FOOT])),
+            lambda: otherwise(
+                tf.strings.reduce_join(
+                    tf.gather(_BYTES, tf.cast(rows[:, HEAD:-FOOT], tf.int32)), axis=1
+                )
+            ),
         )
 
     def _are_as_expected(self, rows: tf.Tensor) -> tf.Tensor:
@@ -337,37 +363,3 @@ def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """The begin and the end of each run in which the mask is true."""
     places = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
     return [(begin, end) for begin, end in itertools.pairwise(places) if mask[begin]]
-
-
-def _strings(rows: tf.Tensor) -> tf.Tensor:
-    return tf.strings.reduce_join(tf.gather(_BYTES, tf.cast(rows, tf.int32)), axis=1)
-
-
-@contextmanager
-def streamed(url: str, shards: Sequence[Shard], scratch: Path) -> Iterator[RecordFiles]:
-    """Shards of the data set at ``url``, downloaded below ``scratch`` while others are read.
-
-    Each time they are read, they are downloaded; each is removed once it was read.
-
-    Raises:
-        CorruptError: a shard does not match the data set's manifest; the message names it.
-    """
-    errors: list[Exception] = []
-
-    def named() -> Iterator[tuple[str, int]]:
-        try:
-            for path, shard in zip(in_turn(url, shards, scratch), shards, strict=True):
-                yield str(path), shard.bytes
-        except Exception as error:
-            errors.append(error)
-            raise
-
-    try:
-        yield RecordFiles(
-            tf.data.Dataset.from_generator(named, output_signature=_NAMED),
-            sum(shard.bytes for shard in shards),
-        )
-    except tf.errors.OpError:
-        if errors:  # of which TensorFlow's error has only the text
-            raise errors[0] from None
-        raise

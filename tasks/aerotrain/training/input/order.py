@@ -30,9 +30,6 @@ _FIRST_MIXED = 4
 #: About how many pieces a window has: records that are adjacent in a shard are in one piece.
 PIECES = 64
 
-#: The version of this order. A checkpoint says which one its training has read in.
-ORDER_VERSION = 2
-
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:

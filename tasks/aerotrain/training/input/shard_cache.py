@@ -142,17 +142,14 @@ class ShardCache:
                     self._retry_later(store_error(error, str(self._requests.folder)))
                 self._requests.wait(_SECONDS_BETWEEN_LOOKS)
         except BaseException as error:  # noqa: BLE001 -- the readers of windows must be notified
-            self._fail(error)
+            self.failure = error
+            try:
+                self._requests.fail()
+            finally:
+                self._failed.set()
         finally:
             self._ranges.shutdown(wait=False, cancel_futures=True)
             self._shards.shutdown(cancel_futures=True)
-
-    def _fail(self, error: BaseException) -> None:
-        self.failure = error
-        try:
-            self._requests.fail()
-        finally:
-            self._failed.set()
 
     def _turn(self) -> None:
         """Process requests and finished downloads, and start new ones."""

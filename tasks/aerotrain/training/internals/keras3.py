@@ -8,7 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -138,27 +138,14 @@ def track_loss(model: keras.Model, loss: tf.Tensor, examples: tf.Tensor) -> None
     model._loss_tracker.update_state(whole, sample_weight=examples)
 
 
-class Part(Protocol):
-    """A microbatch, of whose batch losses and means are to be; see ``sharing``."""
-
-    #: Its part of the batch, a scalar.
-    weight: tf.Tensor
-
-    def of_batch(
-        self, loss: tf.Tensor, reduction: str, count: Callable[[], tf.Tensor], *, by_records: bool
-    ) -> tf.Tensor:
-        """``loss``, of a microbatch by Keras's ``reduction``, as it counts in that of its batch.
-
-        It will be multiplied by ``weight``. ``count`` makes the number by which a mean was
-        divided. With ``by_records``, that is the number of all values, and so in most cases the
-        number of records times a constant.
-        """
+#: A microbatch, of whose batch losses and means are to be: ``steps.step.Microbatch``.
+Part = Any
 
 
 class _Sharing(threading.local):
     """The microbatch that this thread computes, since each replica is traced by its own thread."""
 
-    part: Part | None = None
+    part: Part = None
     #: Whether a metric is updated, which may call a loss.
     measures = False
 
@@ -246,6 +233,11 @@ keras_loss.reduce_weighted_values = _in_sharing(_REDUCED, _reduced)
 for _name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
     setattr(keras_loss, _name, _in_sharing(getattr(keras_loss, _name), _same))
 keras.metrics.Mean.update_state = _in_sharing(_UPDATED, _added_to_mean)
+
+
+def is_compiled(model: keras.Model) -> bool:
+    """Whether the model has an optimizer and losses."""
+    return bool(model.compiled)
 
 
 def loss_tracker(model: keras.Model) -> Any:

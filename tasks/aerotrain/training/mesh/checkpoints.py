@@ -80,11 +80,13 @@ class MeshCheckpoints(Checkpoints):
             if not is_finite:
                 raise bad_weights(variable, int(self._counter.numpy()))
 
+    def save(self, state: SavedState) -> None:
+        if self._is_chief:
+            super().save(state)
+        else:
+            self._publish_part()
 
-class PeerMeshCheckpoints(MeshCheckpoints):
-    """Restores what the chief restores, and publishes its parts for the chief."""
-
-    def save(self, _state: SavedState) -> None:
+    def _publish_part(self) -> None:
         self._check_weights_now()
         name = self._name()
         folder = self._folder(name)

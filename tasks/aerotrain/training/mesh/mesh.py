@@ -19,6 +19,7 @@ from tensorflow.experimental import dtensor
 
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.training import BATCH_AXIS, MODEL_AXIS, TrainArguments
+from aerotrain.training.context import Distribution
 from aerotrain.training.internals import keras3
 
 #: A variable up to this size is initialized whole on each process and then divided, so that it has
@@ -198,7 +199,7 @@ def _placed(initial: Any, spec: tf.TensorSpec, layout: dtensor.Layout) -> tf.Ten
     return dtensor.relayout(value, layout)
 
 
-class Mesh:
+class Mesh(Distribution):
     """The ``Distribution`` of a mesh: its devices, and the layouts of variables on it."""
 
     def __init__(self, devices: dtensor.Mesh, layouts: LayoutMap) -> None:
@@ -212,7 +213,6 @@ class Mesh:
         return self.layouts.scope()
 
     def sum(self, values: tf.Tensor) -> Any:
-        """The sum of ``values`` over the devices of all processes; all of them must call this."""
         layout = dtensor.Layout(
             [*self.devices.dim_names, *[dtensor.UNSHARDED] * values.ndim], self.devices
         )

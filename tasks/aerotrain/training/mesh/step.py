@@ -15,11 +15,11 @@ from aerotrain.training.input.batches import untuned
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals import keras3
 from aerotrain.training.mesh.mesh import Mesh, host, replicated
-from aerotrain.training.model.checks import check_divisible, check_fixed_batch
-from aerotrain.training.step_runner import Spent, StepsRun, never
+from aerotrain.training.model.checks import check_divisible, check_fixed_batch, check_unconditional
+from aerotrain.training.step_runner import Spent, StepRunner, StepsRun, never
 from aerotrain.training.steps.custom import has_custom_step
 from aerotrain.training.steps.state import MetricState, MetricValues
-from aerotrain.training.steps.step import inner, length
+from aerotrain.training.steps.step import first_bad, length
 
 #: The most steps in one execution. DTensor has no loops, so each step is compiled separately.
 _UNROLLED = 4
@@ -38,7 +38,13 @@ class MeshStep:
     """
 
     def __init__(self, model: keras.Model, counter: tf.Variable, _batch: Any = None) -> None:
-        _check_unconditional(model)
+        if has_custom_step(model):
+            raise FinalError(
+                f"{type(model).__name__} has a train_step of its own, which writes its variables "
+                "in an order that 'dtensor' does not keep; override compute_loss instead of "
+                "train_step, or choose 'one_device' or 'mirrored'"
+            )
+        check_unconditional("dtensor", model)
         self.metrics = MetricState(model)
         self.model = model
         self.counter = counter
@@ -61,7 +67,7 @@ class MeshStep:
         for index, batch in enumerate(batches):
             weights, slots, loss, sums = self._one(after[:many], after[many:], sums, batch)
             trained = [weights[place] for place in self._trained]
-            sums = [*sums[:-1], _first_bad(sums[-1], [loss, *trained], first + index)]
+            sums = [*sums[:-1], first_bad(sums[-1], [loss, *trained], first + index)]
             after = [*weights, *slots]
         for variable, old, new in zip(variables, before, after, strict=True):
             if new is not old:
@@ -103,7 +109,7 @@ class _MeshScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no ty
         super().add_update((variable, tf.stop_gradient(value)))
 
 
-class MeshStepRunner:
+class MeshStepRunner(StepRunner):
     """Runs steps on the mesh. Each process reads every batch, and keeps its part of it."""
 
     def __init__(
@@ -117,7 +123,6 @@ class MeshStepRunner:
         self._per_execution = min(per_execution, _UNROLLED)
         #: The lengths of lists of batches, and the sizes of these, that were compiled.
         self._compiled: set[tuple[int, int]] = set()
-        self.compiles = False
 
     def run(
         self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
@@ -163,12 +168,6 @@ class MeshStepRunner:
                 waiting = 0.0
             held = []
 
-    def wait_until_idle(self) -> None:
-        """Do nothing: an execution returns when its steps are done."""
-
-    def close(self) -> None:
-        """Do nothing: the data set is released with this object."""
-
 
 def run_on_mesh(mesh: Mesh, step: MeshStep, pipeline: InputPipeline, start: int) -> MeshStepRunner:
     """The step runner of a job under ``dtensor``.
@@ -200,34 +199,6 @@ def _check_arguments(arguments: TrainArguments) -> None:
             raise FinalError(
                 f"{name}={getattr(arguments, name)!r} cannot be under 'dtensor'; leave it out "
                 f"({instead}), or choose 'multi_worker_mirrored'"
-            )
-
-
-def _first_bad(known: tf.Tensor, values: Sequence[tf.Tensor], step: tf.Tensor) -> tf.Tensor:
-    """``finite.first_bad`` without ``tf.where``, which crashes DTensor on a scalar."""
-    total = tf.add_n([tf.reduce_sum(tf.cast(each, tf.float32)) for each in values])
-    bad = tf.logical_not(tf.math.is_finite(total))
-    is_first = tf.cast(tf.logical_and(bad, tf.equal(known[1], 0)), known.dtype)
-    return known + is_first * tf.stack([tf.cast(step, known.dtype), tf.ones([], known.dtype)])
-
-
-def _check_unconditional(model: keras.Model) -> None:
-    """Check for what acts in some steps only, because DTensor has no conditionals."""
-    if has_custom_step(model):
-        raise FinalError(
-            f"{type(model).__name__} has a train_step of its own, which writes its variables in "
-            "an order that 'dtensor' does not keep; override compute_loss instead of train_step, "
-            "or choose 'one_device' or 'mirrored'"
-        )
-    optimizer = inner(model.optimizer)
-    for name, instead in (
-        ("gradient_accumulation_steps", "raise batch_size"),
-        ("ema_overwrite_frequency", "let the averages be taken at the end of training"),
-    ):
-        if getattr(optimizer, name, None):
-            raise FinalError(
-                f"the optimizer's {name} acts in some steps only, which 'dtensor' cannot; "
-                f"leave it out and {instead}, or choose 'one_device' or 'mirrored'"
             )
 
 

@@ -37,6 +37,9 @@ AFTER = ("on_train_batch_end", "on_batch_end")
 
 _HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
 
+#: The ends of the names of files of a callback, after its place in the list.
+_LOG, _WEIGHTS = "-log.csv", "-best-weights.npz"
+
 _VARIABLES = (keras.Variable, tf.Variable)
 
 #: Where the code of the hooks is that are not the user's own.
@@ -112,7 +115,8 @@ class Callbacks:
         self._model.stop_training = False
         #: The logs of the last epoch, to which callbacks add.
         self._logs: dict[str, float] | None = None
-        self._list = keras.callbacks.CallbackList(
+        #: Calls all of them; the epoch's end and the training's end have methods of their own.
+        self.list = keras.callbacks.CallbackList(
             self.given, add_history=True, model=model, verbose=0, epochs=epochs, steps=steps
         )
 
@@ -160,7 +164,12 @@ class Callbacks:
 
     def defines(self, *hooks: str) -> bool:
         """Whether a callback does something in one of these hooks."""
-        return any(_defines(each, name) for each in self.given for name in hooks)
+        return any(
+            getattr(getattr(each, name), "__func__", None)
+            is not getattr(keras.callbacks.Callback, name)
+            for each in self.given
+            for name in hooks
+        )
 
     @property
     def own_by_batch(self) -> str:
@@ -184,7 +193,10 @@ class Callbacks:
         They are those of the model and its optimizer, those of callbacks, and ``created``, those
         that the user's module has created.
         """
-        if not any(_assigns(each) for each in self.given):
+        if not any(
+            kind_of(each).assigns or any(_is_own(each, hook) for hook in _HOOKS)
+            for each in self.given
+        ):
             return []
         known = variables_of(self._model, *self.given)
         ids = {id(each) for each in known}
@@ -196,31 +208,16 @@ class Callbacks:
         Returns whether a callback had ended the training before.
         """
         with _resumed(self.given, state.get("callbacks", []), files):
-            self._list.on_train_begin()
+            self.list.on_train_begin()
         self._model.stop_training |= (stopped := bool(state.get("stopped")))
         return stopped
 
-    def epoch_begins(self, epoch: int) -> None:
-        self._list.on_epoch_begin(epoch)
-
-    def execution_begins(self, first: int) -> None:
-        """Report that the step ``first`` of the epoch, from 0, is the next one."""
-        self._list.on_train_batch_begin(first)
-
-    def execution_ends(self, last: int, logs: Mapping[str, float]) -> None:
-        """Report that the step ``last`` of the epoch, from 0, is done."""
-        self._list.on_train_batch_end(last, dict(logs))
-
-    def during_validation(self, then: keras.callbacks.Callback) -> keras.callbacks.CallbackList:
-        """The callbacks for an evaluation of a copy of the model, and ``then`` one more."""
-        return keras.callbacks.CallbackList([*self._list.callbacks, then])
-
     def epoch_ends(self, epoch: int, logs: Mapping[str, float]) -> None:
         self._logs = dict(logs)
-        self._list.on_epoch_end(epoch, self._logs)
+        self.list.on_epoch_end(epoch, self._logs)
 
     def end(self, logs: Mapping[str, float]) -> None:
-        self._list.on_train_end(dict(logs) if self._logs is None else self._logs)
+        self.list.on_train_end(dict(logs) if self._logs is None else self._logs)
 
     def remember(self) -> tuple[dict[str, Any], Files]:
         """The state for a checkpoint: JSON, and files by name."""
@@ -302,20 +299,9 @@ def _check_optimizer(module: str, callback: Any, model: keras.Model) -> None:
         )
 
 
-def _defines(callback: Any, hook: str) -> bool:
-    """Whether the callback overrides the method of that name."""
-    function = getattr(getattr(callback, hook), "__func__", None)
-    return function is not getattr(keras.callbacks.Callback, hook)
-
-
 def _is_own(callback: Any, hook: str) -> bool:
     """Whether the method of that name is code of the user's."""
     return not getattr(getattr(callback, hook), "__module__", "").startswith(_NOT_OWN)
-
-
-def _assigns(callback: Any) -> bool:
-    """Whether the callback may change variables while training continues."""
-    return kind_of(callback).assigns or any(_is_own(callback, hook) for hook in _HOOKS)
 
 
 def _states_of(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Files]:
@@ -325,11 +311,11 @@ def _states_of(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Files]:
     for index, each in enumerate(callbacks):
         states.append({"kind": type(each).__name__, "state": _state_of(each)})
         if isinstance(each, keras.callbacks.CSVLogger):
-            files[_log_file(index)] = Path(each.filename).read_bytes()
+            files[f"{index}{_LOG}"] = Path(each.filename).read_bytes()
         if getattr(each, "best_weights", None) is not None:
             content = io.BytesIO()
             np.savez(content, *each.best_weights)
-            files[_weights_file(index)] = content.getvalue()
+            files[f"{index}{_WEIGHTS}"] = content.getvalue()
     return states, files
 
 
@@ -344,41 +330,33 @@ def _resumed(
         yield
         return
     for index, each in enumerate(callbacks):
-        if isinstance(each, keras.callbacks.CSVLogger) and _log_file(index) in files:
+        if isinstance(each, keras.callbacks.CSVLogger) and f"{index}{_LOG}" in files:
             each.append = True
-            Path(each.filename).write_bytes(files[_log_file(index)])
+            Path(each.filename).write_bytes(files[f"{index}{_LOG}"])
     yield  # on_train_begin resets a callback, so the rest is restored after it
     for index, (each, kept) in enumerate(zip(callbacks, states, strict=True)):
-        _restore(each, kept["state"])
-        if _weights_file(index) in files:
-            with np.load(io.BytesIO(files[_weights_file(index)])) as arrays:
+        if _keeps_own_state(each):
+            each.set_state(kept["state"])
+        else:
+            for name in kind_of(each).state:
+                setattr(each, name, kept["state"][name])
+        if weights := files.get(f"{index}{_WEIGHTS}"):
+            with np.load(io.BytesIO(weights)) as arrays:
                 each.best_weights = [arrays[name] for name in arrays.files]
 
 
+def _keeps_own_state(callback: Any) -> bool:
+    return hasattr(callback, "get_state") and hasattr(callback, "set_state")
+
+
 def _state_of(callback: Any) -> Any:
-    if hasattr(callback, "get_state") and hasattr(callback, "set_state"):
+    if _keeps_own_state(callback):
         return callback.get_state()
     values = {name: getattr(callback, name, None) for name in kind_of(callback).state}
     return {
         name: None if value is None else float(value) if name == "best" else int(value)
         for name, value in values.items()
     }
-
-
-def _restore(callback: Any, state: Any) -> None:
-    if hasattr(callback, "get_state") and hasattr(callback, "set_state"):
-        callback.set_state(state)
-        return
-    for name in kind_of(callback).state:
-        setattr(callback, name, state[name])
-
-
-def _log_file(index: int) -> str:
-    return f"{index}-log.csv"
-
-
-def _weights_file(index: int) -> str:
-    return f"{index}-best-weights.npz"
 
 
 EQUAL = "as under fit"

@@ -88,24 +88,24 @@ def check_asynchronous(strategy: str, model: keras.Model) -> None:
             "variables, and 'parameter_server' loses updates of those; override compute_loss "
             "instead of train_step, or choose a synchronous strategy"
         )
-    _check_overwriting(strategy, model)
-    steps = getattr(inner(model.optimizer), "gradient_accumulation_steps", None)  # not tf_keras
-    if steps:
-        raise FinalError(
-            f"the optimizer accumulates gradients over {steps} steps, and under "
-            "'parameter_server' the workers would overwrite each other's; leave "
-            "gradient_accumulation_steps out and raise batch_size, or choose a synchronous "
-            "strategy"
-        )
+    check_unconditional(strategy, model)
 
 
-def _check_overwriting(strategy: str, model: keras.Model) -> None:
-    if getattr(inner(model.optimizer), "ema_overwrite_frequency", None):
-        raise FinalError(
-            "the optimizer's ema_overwrite_frequency acts in some steps only, which the replicas "
-            f"of {strategy!r} cannot; leave it out and let the averages be taken at the end of "
-            "training, or choose 'one_device'"
-        )
+def check_unconditional(strategy: str, model: keras.Model) -> None:
+    """Check that the optimizer acts in each step, where replicas or a mesh have no conditions.
+
+    Raises:
+        FinalError: it acts in some steps only.
+    """
+    for name, instead in (  # a tf_keras optimizer has neither
+        ("gradient_accumulation_steps", "raise batch_size, with the option of that name"),
+        ("ema_overwrite_frequency", "let the averages be taken at the end of training"),
+    ):
+        if getattr(inner(model.optimizer), name, None):
+            raise FinalError(
+                f"the optimizer's {name} acts in some steps only, which {strategy!r} cannot; leave "
+                f"it out and {instead}, or choose 'one_device'"
+            )
 
 
 def warn_of_metrics(model: keras.Model, batch: Any) -> None:
@@ -255,14 +255,8 @@ def check_exchanged(
             "the optimizer scales the loss, as mixed_float16 needs, and so skips some steps, which "
             "'central_storage' cannot; use mixed_bfloat16, or choose 'mirrored'"
         )
-    steps = getattr(inner(model.optimizer), "gradient_accumulation_steps", None)  # not tf_keras
-    if steps and replicas > 1:
-        raise FinalError(
-            f"the optimizer accumulates gradients over {steps} steps, and the replicas of "
-            f"{strategy!r} exchange gradients in every step; leave the optimizer's "
-            "gradient_accumulation_steps out, and use the option of that name with a greater "
-            "batch_size"
-        )
+    if replicas > 1:
+        check_unconditional(strategy, model)
     plain = arguments.gradient_dtype == "float32" and not arguments.jit_compile
     if has_custom_step(model) and not (plain and arguments.gradient_accumulation_steps == 1):
         raise FinalError(
@@ -271,8 +265,6 @@ def check_exchanged(
             "gradient_accumulation_steps, jit_compile and gradient_dtype out, or override "
             "compute_loss instead of train_step"
         )
-    if replicas > 1:
-        _check_overwriting(strategy, model)
     reductions = {getattr(each, "reduction", None) for each in KERAS.losses(model)}
     known = isinstance(model, keras.Model)
     for unknown in (None, "none") if known else ("sum",):

@@ -6,8 +6,7 @@ statistics of the data set is ``transform(features, statistics)``.
 
 import inspect
 import sys
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
@@ -71,55 +70,25 @@ class _Recorded(dict[str, Any]):
         super().__init__(values)
         self._reads = reads
 
-    def __getitem__(self, key: str) -> Any:
-        self._reads.keys.add(key)
-        return super().__getitem__(key)
 
-    def __contains__(self, key: object) -> bool:
-        self._reads.keys.add(str(key))
-        return super().__contains__(key)
+def _recording(name: str, *, of_all: bool) -> Callable[..., Any]:
+    """A method of a dict, which records the key that it reads, or that it may read any."""
 
-    def get(self, key: str, default: Any = None) -> Any:
-        self._reads.keys.add(key)
-        return super().get(key, default)
+    def recorded(self: _Recorded, *arguments: Any) -> Any:
+        if of_all:
+            self._reads.any = True
+        else:
+            self._reads.keys.add(str(arguments[0]))
+        return getattr(dict, name)(self, *arguments)
 
-    def pop(self, key: str, *default: Any) -> Any:
-        self._reads.keys.add(key)
-        return super().pop(key, *default)
+    return recorded
 
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        self._reads.keys.add(key)
-        return super().setdefault(key, default)
 
-    # What follows reads all keys. Python calls ``keys`` for ``**hparams``, as there is an __iter__.
-
-    def __iter__(self) -> Iterator[str]:
-        self._reads.any = True
-        return super().__iter__()
-
-    def keys(self) -> KeysView[str]:  # type: ignore[override]  # a view of a view is none
-        self._reads.any = True
-        return super().keys()
-
-    def values(self) -> ValuesView[Any]:  # type: ignore[override]
-        self._reads.any = True
-        return super().values()
-
-    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
-        self._reads.any = True
-        return super().items()
-
-    def copy(self) -> dict[str, Any]:
-        self._reads.any = True
-        return super().copy()
-
-    def __or__(self, other: Any) -> Any:
-        self._reads.any = True
-        return super().__or__(other)
-
-    def __ror__(self, other: Any) -> Any:
-        self._reads.any = True
-        return super().__ror__(other)
+for _name in ("__getitem__", "__contains__", "get", "pop", "setdefault"):
+    setattr(_Recorded, _name, _recording(_name, of_all=False))
+# Python calls ``keys`` for ``**hparams``, as there is an __iter__.
+for _name in ("__iter__", "keys", "values", "items", "copy", "__or__", "__ror__"):
+    setattr(_Recorded, _name, _recording(_name, of_all=True))
 
 
 def no_callbacks(_hparams: Mapping[str, Any]) -> list[keras.callbacks.Callback]:
@@ -190,7 +159,7 @@ class UserCode:
         Raises:
             FinalError: ``build_model`` fails, or returned something that this loop cannot train.
         """
-        with _dtype_policy(dtype_policy), KERAS.naming(self.made):
+        with KERAS.dtype_policy(dtype_policy), KERAS.naming(self.made):
             with mistakes_explained(self.name, self.build_model):
                 model = self.reads.call(self.build_model, hparams)
             if not KERAS.is_model(model):
@@ -224,16 +193,6 @@ def _informed(transform: Any, data: str) -> Transform:
             "again"
         )
     return partial(transform, statistics=statistics)
-
-
-@contextmanager
-def _dtype_policy(dtype_policy: str) -> Iterator[None]:
-    """Set the dtype policy of new layers; ``float32`` leaves it to the user's module."""
-    if dtype_policy == "float32":
-        yield
-        return
-    with KERAS.dtype_policy(dtype_policy):
-        yield
 
 
 def features_and_label(features: dict[str, tf.Tensor], label: str = "label") -> Any:
@@ -276,16 +235,12 @@ def _weighted(transform: Transform, class_weight: Mapping[str, float]) -> Transf
                 f"class_weight needs one label for each example, and the transform returns "
                 f"{type(y).__name__}; return sample weights from the transform instead"
             )
-        labels = _classes(y)
+        if y.shape.rank > 1 and y.shape[-1] != 1:  # one-hot rows
+            labels = tf.argmax(y, axis=-1)
+        else:
+            numbers = tf.reshape(y, [-1])
+            labels = tf.cast(numbers if y.dtype.is_integer else tf.round(numbers), tf.int64)
         known = tf.logical_and(labels >= 0, labels < len(table))
         return x, y, tf.where(known, tf.gather(table, tf.where(known, labels, 0)), 1.0)
 
     return with_weights
-
-
-def _classes(y: tf.Tensor) -> tf.Tensor:
-    """The class of each example as an int64 vector, from numbers or one-hot rows."""
-    if y.shape.rank > 1 and y.shape[-1] != 1:
-        return tf.argmax(y, axis=-1)
-    labels = tf.reshape(y, [-1])
-    return tf.cast(labels if labels.dtype.is_integer else tf.round(labels), tf.int64)

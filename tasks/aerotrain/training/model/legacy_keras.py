@@ -7,8 +7,8 @@ replaced by ``Held`` values, which behave like variables and become the sums.
 """
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.training import TrainArguments
+from aerotrain.training.model.keras_adapter import KerasAdapter, check_has_weights
 from aerotrain.training.steps.state import MetricState, MetricValues, numbers
 from aerotrain.training.steps.step import Counts, TrainStep
 
@@ -123,7 +124,7 @@ def _places(metric: Any) -> list[tuple[Any, str, tf.Variable]]:
         (owner, name, value)
         for owner in keras2.parts(metric)
         for name, value in sorted(vars(owner).items())
-        if _is_in(value, metric.weights)
+        if any(value is weight for weight in metric.weights)  # variables have no usable equality
     ]
     if len(places) != len(metric.weights):
         raise FinalError(
@@ -131,11 +132,6 @@ def _places(metric: Any) -> list[tuple[Any, str, tf.Variable]]:
             "or a dict; give each an attribute of its own, or use a Keras 3 model"
         )
     return places
-
-
-def _is_in(value: Any, weights: Sequence[tf.Variable]) -> bool:
-    """Whether ``value`` is one of ``weights``, by identity: variables have no usable equality."""
-    return any(value is weight for weight in weights)
 
 
 class LegacyStep(TrainStep):
@@ -193,31 +189,10 @@ class LegacyStep(TrainStep):
         return done
 
 
-class LegacyKeras:
-    """tf_keras: a ``KerasAdapter``."""
+class LegacyKeras(KerasAdapter):
+    """tf_keras."""
 
-    name = "tf_keras"
-
-    def seed(self, seed: int) -> None:
-        tf_keras.utils.set_random_seed(seed)
-
-    @contextmanager
-    def dtype_policy(self, policy: str) -> Iterator[None]:
-        before = tf_keras.mixed_precision.global_policy()
-        tf_keras.mixed_precision.set_global_policy(policy)
-        try:
-            yield
-        finally:
-            tf_keras.mixed_precision.set_global_policy(before)
-
-    def naming(self, made: Mapping[str, int]) -> AbstractContextManager[dict[str, int]]:
-        return keras2.counted_names(made)
-
-    def is_model(self, value: Any) -> bool:
-        return isinstance(value, tf_keras.Model)
-
-    def is_compiled(self, model: tf_keras.Model) -> bool:
-        return keras2.is_compiled(model)
+    module, internals = tf_keras, keras2
 
     def complete(self, model: tf_keras.Model, batch: Any, module: str) -> None:
         _check_methods(model)
@@ -225,11 +200,7 @@ class LegacyKeras:
         if model.run_eagerly:
             print("run_eagerly=True has no effect here: every step is compiled", flush=True)
         _trace(model, batch)
-        if not model.trainable_variables:
-            raise FinalError(
-                f"the model that build_model of {module!r} returned has no trainable weights; "
-                "leave trainable=True on the layers that are to learn"
-            )
+        check_has_weights(model, module)
         model.optimizer.build(model.trainable_variables)
 
     def step(self, model: tf_keras.Model, counter: tf.Variable, _batch: Any) -> LegacyStep:
@@ -244,9 +215,6 @@ class LegacyKeras:
 
     def variables(self, model: tf_keras.Model) -> list[tf.Variable]:
         return list(model.variables)
-
-    def losses(self, model: tf_keras.Model) -> list[Any]:
-        return keras2.losses(model)
 
     def hint(self, value: Any) -> str:
         if isinstance(value, keras.Model):

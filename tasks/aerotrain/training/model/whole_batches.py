@@ -20,7 +20,7 @@ from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.custom import WholeStepScope, has_custom_step
 from aerotrain.training.steps.state import MetricValues
-from aerotrain.training.steps.step import Counting, Microbatch, TrainStep, length
+from aerotrain.training.steps.step import Counts, Microbatch, TrainStep, length
 
 #: The greatest relative difference that is rounding, in float32 and in shorter numbers.
 _ROUNDING, _ROUNDING_MIXED = 1e-5, 1e-2
@@ -79,7 +79,10 @@ def check_sharing(strategy: str, step: TrainStep, batch: Any, *, adds: bool, cut
     model, no_sums = step.model, []
     try:
         if has_custom_step(model):
-            found = _own_step(step, batch)
+            gradients = partial(_put_together, partial(_own_gradients, model, batch))
+            # One of random numbers, such as those of dropout, draws others for a piece.
+            differs = _differing(step, gradients, batch)
+            found = [f"the train_step of {type(model).__name__!r}"] if differs else []
         else:
             sample = BatchSample.of(model, batch)
             no_sums = _no_sums(step, sample) if adds else []
@@ -130,13 +133,6 @@ def _cut(x: Any) -> tuple[Pieces, Sequence[Pieces]]:
         two = ((first, slice(first)), (records - first, slice(first, None)))
         cuts.append([(tf.constant(size / records), rows) for size, rows in two])
     return [(tf.ones([]), slice(records))], cuts
-
-
-def _own_step(step: TrainStep, batch: Any) -> list[str]:
-    gradients = partial(_own_gradients, step.model, batch)
-    # One of random numbers, such as those of dropout, draws others for a piece.
-    differs = _differing(step, lambda pieces: _put_together(gradients, pieces), batch)
-    return [f"the train_step of {type(step.model).__name__!r}"] if differs else []
 
 
 def _no_sums(step: TrainStep, sample: BatchSample) -> list[str]:
@@ -203,11 +199,10 @@ def _close(step: TrainStep, one: Any, other: Any) -> bool:
 
 def _put_together(compute: Callable[[slice, Microbatch], Values], pieces: Pieces) -> Values:
     """What ``compute`` returns for each piece, as the sum by their weights."""
-    counts = []
+    counts: list[Counts] = []
     for weight, rows in pieces:
-        counting = Counting(weight, counts_all=True)
-        compute(rows, counting)
-        counts.append(counting.counts)
+        counts.append([])
+        compute(rows, Microbatch(weight, counts_all=True, counts=counts[-1]))
     totals = [tf.add_n(each) for each in zip(*counts, strict=True)]
     sums: Values = {}
     for weight, rows in pieces:

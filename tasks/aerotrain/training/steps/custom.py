@@ -60,14 +60,11 @@ class CustomStepMetricState(MetricState):
             for name, total in zip(self._logs, totals, strict=True)
         }
         known = super().results(sums)
-        if not self._has_tracked(sums):
-            # A compiled model has a metric of the loss, which its own train_step may ignore.
+        # A compiled model has a metric of the loss, which its own train_step may ignore. Its total
+        # and count come first.
+        if keras3.loss_tracker(self.model) is None or not np.asarray(sums[1]):
             known.pop("loss", None)
         return {name: known.get(name, mean) for name, mean in means.items()}
-
-    def _has_tracked(self, sums: MetricValues) -> bool:
-        """Whether the loss tracker, whose total and count come first, has counted anything."""
-        return keras3.loss_tracker(self.model) is not None and bool(np.asarray(sums[1]))
 
 
 class WholeStepScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types

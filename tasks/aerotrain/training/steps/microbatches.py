@@ -71,9 +71,11 @@ class MicrobatchStep:
         losses: list[tf.Tensor] = []
         for weight, batch in microbatches:
             # One after another, to limit memory to that of one microbatch.
-            with tf.control_dependencies([*losses, *_tensors(total or ())]):
+            present = [each for each in total or () if each is not None]
+            before = tf.nest.flatten(present, expand_composites=True)
+            with tf.control_dependencies([*losses, *before]):
                 gradients, loss, sums = self._compute(
-                    sums, tf.nest.map_structure(_now, batch), weight, totals
+                    sums, tf.nest.map_structure(tf.identity, batch), weight, totals
                 )
             if total is None:
                 total = gradients
@@ -107,30 +109,19 @@ class MicrobatchStep:
         """The sum of each gradient over all replicas; None stays None."""
         if self._replicas == 1:
             return gradients
-        own = [each for each in gradients if each is not None]
-        sent = [tf.cast(each, self._dtype) if _shrinks(each, self._dtype) else each for each in own]
+        sent = [
+            tf.cast(each, self._dtype) if self._dtype.size < each.dtype.size else each
+            for each in gradients
+            if each is not None
+        ]
         received = iter(summed(sent))
         return [each if each is None else tf.cast(next(received), each.dtype) for each in gradients]
-
-
-def _now(value: tf.Tensor) -> tf.Tensor:
-    """``value``, after its control dependencies."""
-    return tf.identity(value)
 
 
 def _added(one: Any, other: Any) -> Any:
     if isinstance(one, tf.IndexedSlices) and isinstance(other, tf.IndexedSlices):
         return joined(one, other)
     return one if other is None else tf.convert_to_tensor(one) + tf.convert_to_tensor(other)
-
-
-def _shrinks(gradient: Any, dtype: tf.DType) -> bool:
-    return bool(dtype.size < gradient.dtype.size)
-
-
-def _tensors(gradients: Gradients) -> list[tf.Tensor]:
-    present = [each for each in gradients if each is not None]
-    return tf.nest.flatten(present, expand_composites=True)
 
 
 #: Bytes of a message. The slices of a replica are padded to the smallest size that holds those of

@@ -5,6 +5,7 @@ messages than on the values. So the small variables of a machine are packed toge
 updated in one message. Of large tables, only the rows that a batch looks up are fetched.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -81,7 +82,7 @@ class PackedVariables:
     """
 
     def __init__(self, variables: Iterable[Any], counter: tf.Variable) -> None:
-        small = [each for each in variables if _bytes(each) <= PACKED_BYTES]
+        small = [each for each in variables if bytes_of(each.value) <= PACKED_BYTES]
         self._groups = [list(group) for _, group in groupby(sorted(small, key=_place), _place)]
         self._counter = counter
         self.variables = [each for group in self._groups for each in group]
@@ -141,9 +142,10 @@ def _apart(flat: tf.Tensor, variables: Sequence[Any]) -> list[tf.Tensor]:
     ]
 
 
-def _bytes(variable: Any) -> int:
-    value = variable.value
-    return int(value.shape.num_elements() * value.dtype.size)
+def bytes_of(variable: tf.Variable) -> float:
+    """The size of a value; infinite if its shape is not fixed."""
+    elements = variable.shape.num_elements()
+    return math.inf if elements is None else elements * variable.dtype.size
 
 
 def _place(variable: Any) -> tuple[str, str]:

@@ -11,6 +11,7 @@ examples.
 """
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -118,17 +119,15 @@ def flat(results: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in results.items()
     ]
     # Of two results with one name, fit logs that of the metric whose own name sorts last.
-    kept = {name: value for _, part in sorted(parts, key=_name) for name, value in part.items()}
+    kept = {
+        name: value for _, part in sorted(parts, key=itemgetter(0)) for name, value in part.items()
+    }
     return {name: kept[name] for _, part in parts for name in part}
 
 
 def numbers(results: Mapping[str, Any]) -> dict[str, float]:
     """A number for each of ``results``; the mean if a result has several, such as per class."""
     return {name: float(np.mean(value)) for name, value in flat(results).items()}
-
-
-def _name(part: tuple[str, Any]) -> str:
-    return part[0]
 
 
 #: The distance between the seeds of two replicas.

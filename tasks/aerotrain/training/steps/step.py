@@ -86,14 +86,15 @@ class TrainStep:
     def counts(self, weight: tf.Tensor, batch: Any) -> Counts:
         """What the losses of a microbatch divide by, where that is not its number of records."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        counting = Counting(weight, counts_all=self.counts_all)
+        counts: Counts = []
+        counting = Microbatch(weight, counts_all=self.counts_all, counts=counts)
         # What layers and metrics assign in the scope is not kept.
         with keras.StatelessScope(), keras3.sharing(counting):
             y_pred = keras3.call(self.model, x, training=False)
             # In place of regularizers, which have no counts.
             none = [tf.zeros([])]
             keras3.compute_loss(self.model, x, y, y_pred, sample_weight, none)
-        return counting.counts
+        return counts
 
     def measured(
         self, state: MetricValues, x: Any, y: Any, y_pred: Any, weight: Any
@@ -189,53 +190,51 @@ class Microbatch:
     """One microbatch, for ``keras3.sharing``; its ``weight`` is a scalar.
 
     ``totals`` are the counts of the whole batch. Without them, each is added up over replicas
-    where the loss is computed. ``counts_all`` is for losses that may be means over something else
-    than records without a mask, such as selected values.
+    where the loss is computed. With ``counts``, those of this microbatch are added to it, for the
+    totals of its batch. ``counts_all`` is for losses that may be means over something else than
+    records without a mask, such as selected values.
     """
 
     def __init__(
-        self, weight: tf.Tensor, *, counts_all: bool, totals: Sequence[tf.Tensor] | None = None
+        self,
+        weight: tf.Tensor,
+        *,
+        counts_all: bool,
+        totals: Sequence[tf.Tensor] | None = None,
+        counts: Counts | None = None,
     ) -> None:
         self.weight = weight
         self._counts_all = counts_all
-        self._totals = totals
-        self._number = 0
+        self._totals = None if totals is None else iter(totals)
+        self._counts = counts
 
     def of_batch(
         self, loss: tf.Tensor, reduction: str, count: Callable[[], tf.Tensor], *, by_records: bool
     ) -> tf.Tensor:
+        """``loss``, of a microbatch by Keras's ``reduction``, as it counts in that of its batch.
+
+        It will be multiplied by ``weight``. ``count`` makes the number by which a mean was
+        divided. With ``by_records``, that is the number of all values, and so in most cases the
+        number of records times a constant.
+        """
         weight = tf.cast(self.weight, loss.dtype)
         if reduction == "sum":
             return tf.math.divide_no_nan(loss, weight)
         if by_records and not self._counts_all:
             return loss
-        own = counted(count(), weight)
-        total = self._total(own)
-        return loss * tf.math.divide_no_nan(own, weight * total)
+        counted = count()
+        # A microbatch with a weight of 0 has no record of its own.
+        own = tf.stop_gradient(tf.where(weight > 0, counted, tf.zeros_like(counted)))
+        return loss * tf.math.divide_no_nan(own, weight * self._total(own))
 
     def _total(self, own: tf.Tensor) -> tf.Tensor:
-        if self._totals is None:
-            replica = tf.distribute.get_replica_context()
-            return tf.stop_gradient(replica.all_reduce(tf.distribute.ReduceOp.SUM, own))
-        self._number += 1
-        return self._totals[self._number - 1]
-
-
-class Counting(Microbatch):
-    """Takes the counts of a microbatch, for the ``totals`` of its batch."""
-
-    def __init__(self, weight: tf.Tensor, *, counts_all: bool) -> None:
-        super().__init__(weight, counts_all=counts_all)
-        self.counts: Counts = []
-
-    def _total(self, own: tf.Tensor) -> tf.Tensor:
-        self.counts.append(own)
-        return own
-
-
-def counted(count: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """``count``; 0 for a microbatch that has a weight of 0, as it has no record of its own."""
-    return tf.stop_gradient(tf.where(weight > 0, count, tf.zeros_like(count)))
+        if self._counts is not None:
+            self._counts.append(own)
+            return own
+        if self._totals is not None:
+            return next(self._totals)
+        replica = tf.distribute.get_replica_context()
+        return tf.stop_gradient(replica.all_reduce(tf.distribute.ReduceOp.SUM, own))
 
 
 def totals_of(counts: Sequence[Counts]) -> Counts:
@@ -249,10 +248,11 @@ def totals_of(counts: Sequence[Counts]) -> Counts:
 
 def first_bad(known: tf.Tensor, values: Sequence[tf.Tensor], step: tf.Tensor) -> tf.Tensor:
     """``known``, the last of ``MetricValues``, with ``step`` if it is the first bad one."""
-    found = tf.stack([tf.cast(step, known.dtype), tf.ones([], known.dtype)])
     finite = [tf.reduce_all(tf.math.is_finite(each)) for each in values]
     bad = tf.logical_not(tf.reduce_all(tf.stack(finite)))
-    return tf.where(tf.logical_and(bad, tf.equal(known[1], 0)), found, known)
+    # Added, as ``tf.where`` crashes DTensor on a scalar: ``known`` is 0 until then.
+    is_first = tf.cast(tf.logical_and(bad, tf.equal(known[1], 0)), known.dtype)
+    return known + is_first * tf.stack([tf.cast(step, known.dtype), tf.ones([], known.dtype)])
 
 
 def updated(weights: Sequence[tf.Variable], gradients: Sequence[Any]) -> list[tf.Tensor]:

@@ -46,8 +46,10 @@ def _adam(
             return
         m, v = (each.handle for each in keras3.adam_moments(optimizer, variable))
         step = tf.cast(optimizer.iterations + 1, dtype)
+        # 1 - beta, as it is computed in this dtype.
+        kind = dtype.as_numpy_dtype
         first, second = (
-            _less_than_one(each, dtype) for each in (optimizer.beta_1, optimizer.beta_2)
+            float(kind(1) - kind(each)) for each in (optimizer.beta_1, optimizer.beta_2)
         )
         gradient = tf.cast(gradient, dtype)
         if isinstance(gradient, tf.IndexedSlices):
@@ -87,12 +89,6 @@ def _adam(
         )
 
     return update_step
-
-
-def _less_than_one(beta: float, dtype: tf.DType) -> float:
-    """1 - ``beta``, as it is computed in ``dtype``."""
-    kind = dtype.as_numpy_dtype
-    return float(kind(1) - kind(beta))
 
 
 def lock_updates(optimizer: Any) -> None:
