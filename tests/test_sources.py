@@ -20,9 +20,8 @@ from aerotrain.data.records import column_of, encode, framed
 from aerotrain.data.sources import (
     Rejected,
     SourceError,
-    input_file,
+    files,
     lines,
-    listing,
     open_source,
     parquet,
     text,
@@ -186,7 +185,7 @@ def test_globs_prefixes_and_lists_name_files(tmp_path: Path) -> None:
     root = tmp_path.as_uri()
 
     def found(*urls: str) -> list[str]:
-        return [file.url.removeprefix(root) for file in listing.files_of(list(urls))]
+        return [file.url.removeprefix(root) for file in files.files_of(list(urls))]
 
     assert found(f"{root}/a/*.csv") == ["/a/1.csv"]
     assert found(f"{root}/a/**/*.csv") == ["/a/1.csv", "/a/_x/4.csv", "/a/b/2.csv"]
@@ -221,7 +220,7 @@ def test_an_object_that_changes_before_it_is_read_is_noticed(store_url: str) -> 
 def test_an_object_that_changes_while_it_is_read_is_noticed(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    for module in (input_file, lines):
+    for module in (files, lines):
         monkeypatch.setattr(module, "BLOCK", 100_000)
     numbers = np.random.default_rng(0).random(100_000)
     path = tmp_path / f"x.{kind}"
@@ -248,7 +247,7 @@ def test_files_are_read_by_name_where_listing_is_denied(
     open_store(s3_url).put("day/x.csv", b"n\n1\n")
     for name, value in READER.items():
         monkeypatch.setenv(name, value)
-    input_file.store_at.cache_clear()
+    files.store_at.cache_clear()
     with pytest.raises(StoreRefused, match="name its files one by one: 'url' may be a list"):
         read({"kind": "csv", "url": f"{s3_url}/day/"})
     for url in (f"{s3_url}/day/x.csv", [f"{s3_url}/day/x.csv"]):

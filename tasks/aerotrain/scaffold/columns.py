@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aerotrain.data.sources.declared import is_text_type
+from aerotrain.data.records import is_text_type
 from aerotrain.scaffold.dates import Dates, dates_among
 
 #: The most words of a category that are typical, and the least records of each.

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from aerotrain.contract.errors import counted, nearest
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.sources import DeclaredSource
+from aerotrain.data.sources import Source
 
 #: Titles, each with a text.
 Facts = Sequence[tuple[str, str]]
 
 
-def inferred(source: DeclaredSource, schema: Schema | None, rules: PlanArguments) -> Facts:
+def inferred(source: Source, schema: Schema | None, rules: PlanArguments) -> Facts:
     """What is known of the source before its records are read."""
     rows = [("kind", str(source.described()["kind"])), *source.facts().items()]
     if schema is None:
@@ -26,8 +26,9 @@ def inferred(source: DeclaredSource, schema: Schema | None, rules: PlanArguments
     return [*rows, ("label", label)]
 
 
-def _columns(source: DeclaredSource, schema: Schema) -> Iterator[tuple[str, str]]:
-    declared, found = source.declared, source.found or {}
+def _columns(source: Source, schema: Schema) -> Iterator[tuple[str, str]]:
+    declared = source.declared
+    found = source.inferred.features if source.inferred else {}
     in_files = {new: name for name, new in declared.rename.items()}
     for new, feature in schema.items():
         name = in_files.get(new, new)
