@@ -208,6 +208,10 @@ def _deep(depth: int) -> bytes:
 _NUMBERS = {"types": {"n": "int64"}}
 _LISTS = b'{"n": [1, 2]}\n{"n": [3]}\n{}\n'
 _GAPS = b"n,m,d\n1,,2026-01-01\n,2,\n3,4,2026-01-02\n"
+_EMPTY_FILES = {f"{number:02d}.csv": (b"", b"n\n")[number % 2] for number in range(13)}
+_LONG_HEADER = (
+    b"n" + b"".join(b"," + b"%d" % each * 90_000 for each in range(9)) + b"\n1" + b",2" * 9
+)
 _LINES = b"".join(b"%d,a\n" % number for number in range(9))
 
 # --- the cases
@@ -221,9 +225,11 @@ CASES = [
     Case("no line end at the end", "csv", b"n,t\n1,a"),
     Case("CR and LF at line ends", "csv", b"n,t\r\n1,a\r\n"),
     Case("CR alone at line ends", "csv", b"n,t\r1,a\r2,b\r"),
+    Case("a name that begins with a mark", "csv", b"#,n\n1,1\n"),
     Case("a comment first", "csv", b"# from a tool\nn,t\n1,a\n"),
     Case("tabs between values", "csv", b"n\tt\n1\ta\n"),
     Case("tabs, with `delimiter`", "csv", b"n\tt\n1\ta\n", {"delimiter": "\t"}),
+    Case("a semicolon in a name, with `delimiter`", "csv", b"n;t\n1\n", {"delimiter": ","}),
     Case("semicolons and decimal commas", "csv", b"n;t\n1,5;a\n"),
     Case("blanks between values", "csv", b"59 2 32.1\n48 1 21.6\n"),
     Case("blanks between values, below a header", "csv", b"age sex bmi\n48 1 21.6\n"),
@@ -245,6 +251,7 @@ CASES = [
     Case("a value in Latin-1", "csv", b"n,t\n1,a\n2,\xe9\n3,c\n"),
     Case("Latin-1, with `encoding`", "csv", b"n,gr\xf6\xdfe\n1,2\n", {"encoding": "latin-1"}),
     Case("a header of 80 kB", "csv", b"n,m" + b"x" * 80_000 + b"\n1,2\n", {"columns": ["n"]}),
+    Case("a header of 1.5 MB", "csv", _LONG_HEADER, {"columns": ["n"]}),
     Case(
         "2,000 columns", "csv", b",".join(b"c%d" % n for n in range(2000)) + b"\n1" + b",1" * 1999
     ),
@@ -252,6 +259,7 @@ CASES = [
     Case("a column without a name", "csv", b"n,,t\n1,2,a\n"),
     Case("a column without a name, skipped", "csv", b",n,t\n0,1,a\n", {"skip": [""]}),
     Case("a line with too few values", "csv", b"n,t\n1,a\n2\n3,c\n"),
+    Case("no line with enough values", "csv", b"n,t\n1\n2\n"),
     Case("a line with too many values", "csv", b"n,t\n1,a\n2,b,c\n3,c\n"),
     Case("a word in a column of numbers", "csv", b"n,t\n1,a\nx,b\n3,c\n", _NUMBERS),
     Case("a line break in quotes", "csv", b'n,t\n1,"a\n5,b"\n2,c\n'),
@@ -273,7 +281,13 @@ CASES = [
     Case("a name that is not UTF-8", "csv", {b"x\xe9.csv": b"n\n1\n"}),
     Case("no file", "csv", {}),
     Case("files that begin with `_` or `.`", "csv", {"_a.csv": b"n\n1\n", ".b.csv": b"n\n1\n"}),
-    Case("empty files among others", "csv", {"1.csv": b"", "2.csv": b"n\n1\n", "3.csv": b"n\n"}),
+    Case("empty files among others", "csv", {**_EMPTY_FILES, "06.csv": b"n\n1\n"}),
+    Case("two columns of one name, one read", "csv", b"n,t,n\n1,a,2\n", {"columns": ["t"]}),
+    Case(
+        "a later file with a name twice",
+        "csv",
+        {"1.csv": b"n,t\n1,a\n", "2.csv": b"n,t,n\n1,a,2\n"},
+    ),
     Case("a later file without a column", "csv", {"1.csv": b"n,t\n1,a\n", "2.csv": b"n\n2\n"}),
     Case("a later file in another order", "csv", {"1.csv": b"n,t\n1,a\n", "2.csv": b"t,n\nb,2\n"}),
     Case("a label that is missing", "csv", b"label,t\n1,a\n,b\n0,c\n"),
@@ -282,6 +296,8 @@ CASES = [
     # JSON
     Case("a JSON array", "jsonl", b'[{"n": 1},\n {"n": 2}]\n'),
     Case("records of several lines", "jsonl", b'{\n  "n": 1\n}\n{\n  "n": 2\n}\n'),
+    Case("a word in lines", "jsonl", b"n\n1\n"),
+    Case("brackets in a text", "jsonl", b'{"n": "\\"' + b"[" * 200 + b'"}\n'),
     Case("10,000 nested lists", "jsonl", _deep(10_000)),
     Case("100,000 nested lists", "jsonl", _deep(100_000)),
     Case("lines that are no objects", "jsonl", b'{"n": 1}\n7\nnull\n"a"\n[1]\n{"n": 2}\n'),
@@ -356,10 +372,19 @@ CASES = [
     ),
     Case("a wrong bit in an image", "images", {"cat/1.png": _flipped(PNG, 45), "cat/2.png": PNG}),
     Case("text called `.png`", "images", {"cat/1.png": b"no image", "cat/2.png": PNG}),
+    Case("no image", "images", {"cat/1.txt": b""}),
+    Case(
+        "a class that is not declared",
+        "images",
+        {"bird/1.png": PNG, "cat/1.png": PNG},
+        {"classes": ["cat"]},
+    ),
     Case("an image of no bytes", "images", {"cat/1.png": b"", "cat/2.png": PNG}),
     # arrays
     Case("a header of 10¹² rows", "npy", {"x.npy": _npy(shape=(10**12,))}),
     Case("rows without values", "npy", {"x.npy": _npy(shape=(10**12, 0))}),
+    Case("a header of 10¹² rows, in gzip", "npy", {"x.gz": gzip.compress(_npy(shape=(10**12,)))}),
+    Case("text", "npy", {"x.npy": b"text"}),
     Case("Fortran order", "npy", {"x.npy": _npy(shape=(10, 10), order=True)}),
     Case("Python objects", "npy", {"x.npy": _npy(np.array([{}, None], object))}),
     Case("complex numbers", "npy", {"x.npy": _npy(np.zeros(3, np.complex64))}),
@@ -380,6 +405,9 @@ CASES = [
     Case("a wrong bit in a checksum", "tfrecord", _flipped(_records(), len(_records()) - 1)),
     Case("a wrong bit in a length", "tfrecord", _flipped(_records(), 0)),
     Case("a file that is cut off", "tfrecord", _records()[:-1]),
+    Case("gzip, named `.tfrecord`", "tfrecord", gzip.compress(b"x" * 90)),
+    Case("a wrong bit in gzip", "tfrecord", {"x.gz": gzip.compress(_flipped(_records(), 65))}),
+    Case("a first record that is no Example", "tfrecord", _frame(b"text") + _records()),
     Case("records that are no Example", "tfrecord", _records() + _frame(b"\xff") + _records()),
     Case("SequenceExamples", "tfrecord", _frame(b"\x12\x04\n\x02\n\0") * 3),
     Case("Examples without a feature", "tfrecord", _frame(b"") * 3),

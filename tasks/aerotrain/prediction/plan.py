@@ -20,8 +20,7 @@ from aerotrain.data.dataset import Feature, Schema, schema_from_dict, schema_to_
 from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.partitions import Fragments, Plan, grouped, is_finished, publish_plan
 from aerotrain.data.prepare.cast import cast_to_schema
-from aerotrain.data.sources import Batch, DeclaredSource, Fragment, open_source
-from aerotrain.data.sources.readable import readable
+from aerotrain.data.sources import Batch, Fragment, Source, open_source
 from aerotrain.prediction.columns import output_schema
 from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version
@@ -154,7 +153,7 @@ def make_plan(model: str, arguments: PredictArguments) -> tuple[PredictionPlan, 
 
 def _selected(
     arguments: PredictArguments, signature: Signature
-) -> tuple[DeclaredSource, Schema, Schema | None]:
+) -> tuple[Source, Schema, Schema | None]:
     """The source with the columns that are read alone, those that the model takes, and all of them.
 
     The last is None for a source that knows its columns only once it was read.
@@ -162,10 +161,10 @@ def _selected(
     Raises:
         FinalError: the source is empty, or lacks a column.
     """
-    source, unreadable = readable(open_source(arguments.source))
+    source, unreadable = open_source(arguments.source).readable()
     schema = found = source.schema()
     if schema is None:
-        schema = source.declared.stored(source.declared.features_of(_first(source, None).columns))
+        schema = source.schema_of(_first(source, None))
     for name in arguments.keep:
         if name not in schema:
             raise SpecError(
@@ -181,7 +180,7 @@ def _selected(
         for name, column in inputs.items()
     }
     names = [*needed, *(name for name in arguments.keep if name not in needed)]
-    source = open_source(source.described_only(names))
+    source = source.selecting(names)
     if found is None:
         return source, needed, None
     selected = names if "columns" in source.described() else list(found)
@@ -214,7 +213,7 @@ def _read_model(url: str) -> tuple[Signature, dict[str, Classes], str]:
     return signature, classes, hashlib.sha256(manifest).hexdigest()
 
 
-def _first(source: DeclaredSource, reading: Schema | None) -> Batch:
+def _first(source: Source, reading: Schema | None) -> Batch:
     """The first batch that has a record.
 
     Raises:
@@ -230,7 +229,7 @@ def _first(source: DeclaredSource, reading: Schema | None) -> Batch:
 
 
 def _batches(
-    source: DeclaredSource, fragments: Iterator[Fragment], reading: Schema | None
+    source: Source, fragments: Iterator[Fragment], reading: Schema | None
 ) -> Iterator[Batch]:
     for fragment in fragments:
         yield from source.read(fragment.description, reading)

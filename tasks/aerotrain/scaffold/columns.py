@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aerotrain.data.sources.declared import is_text_type
-from aerotrain.scaffold.dates import Dates, dates_among
+from aerotrain.data.records import is_text_type
+from aerotrain.scaffold.dates import dates_among
 
 #: The most words of a category that are typical, and the least records of each.
 _CATEGORY_WORDS, _CATEGORY_RECORDS = 50, 2
@@ -117,48 +117,46 @@ class ColumnDecision:
     fill: Any = None
     is_time: bool = False
 
-    @classmethod
-    def left_out(cls, why: str) -> "ColumnDecision":
-        return cls(use=Use.LEFT_OUT, why=why)
-
 
 def decide(column: SampledColumn, *, is_json: bool) -> ColumnDecision:
     """What to use a column for; ``is_json`` is whether its source is JSON lines."""
     kind = column.values.type
     if not len(column.known):
-        return ColumnDecision.left_out("has no value")
+        return ColumnDecision(use=Use.LEFT_OUT, why="has no value")
     if len(column.counts) == 1 and (not column.missing or not column.is_text):
-        return ColumnDecision.left_out(f"is always {next(iter(column.counts))!r:.40}")
+        return ColumnDecision(use=Use.LEFT_OUT, why=f"is always {next(iter(column.counts))!r:.40}")
     if column.is_bool:
         return _of_bool(column, is_json=is_json)
     if column.is_number:
         return _of_number(column)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return _time(column.known, f"{kind}, {_span(column.known)}", column.missing)
+        return _of_times(str(kind), column.known, column.missing)
     if column.is_text:
         return _of_text(column)
-    return ColumnDecision.left_out(f"is {kind}, which transform would have to use by hand")
+    return ColumnDecision(
+        use=Use.LEFT_OUT, why=f"is {kind}, which transform would have to use by hand"
+    )
 
 
 def _of_bool(column: SampledColumn, *, is_json: bool) -> ColumnDecision:
     if not column.missing:
         return ColumnDecision(use=Use.NUMBER, why="true or false")
     if is_json:  # whose values cannot be read as another type
-        why = f"true or false; {_count(column.missing)} missing count as false"
+        why = f"true or false; {column.missing:,} missing count as false"
         return ColumnDecision(use=Use.NUMBER, why=why, fill=False)
     return ColumnDecision(use=Use.CATEGORY, why="true, false or missing", type="string")
 
 
 def _of_number(column: SampledColumn) -> ColumnDecision:
-    least, greatest = pc.min_max(column.known).values()
-    why = f"{len(column.counts):,} values from {_shown(least)} to {_shown(greatest)}"
+    least, greatest = (each.as_py() for each in pc.min_max(column.known).values())
+    form = "," if column.is_integer else ",.6g"
+    why = f"{len(column.counts):,} values from {least:{form}} to {greatest:{form}}"
     if column.is_integer and column.is_unique and _identifies(column):
         return ColumnDecision(use=Use.KEY, why=f"{why}, all different")
-    if column.missing:
-        why += f", {_count(column.missing)} missing"
-    if column.missing and column.is_integer:
-        return ColumnDecision(use=Use.NUMBER, why=why, type="float32")
-    return ColumnDecision(use=Use.NUMBER, why=why)
+    if not column.missing:
+        return ColumnDecision(use=Use.NUMBER, why=why)
+    kind = "float32" if column.is_integer else None
+    return ColumnDecision(use=Use.NUMBER, why=f"{why}, {column.missing:,} missing", type=kind)
 
 
 def _identifies(column: SampledColumn) -> bool:
@@ -172,61 +170,42 @@ def _identifies(column: SampledColumn) -> bool:
 def _of_text(column: SampledColumn) -> ColumnDecision:
     dates = dates_among(column.known, column.counts)
     if dates and dates.are_nearly_all:
-        return _time_of_texts(dates, column.missing)
+        times = _of_times(dates.title, dates.known, column.missing + dates.others)
+        return replace(times, type=dates.kind, nulls=dates.words)
     words = _of_words(column)
     if dates:
-        words = replace(words, why=f"{words.why}; {dates.counted}: correct these to have dates")
+        words = replace(words, why=f"{words.why}; {dates.title}: correct these to have dates")
     return words
 
 
 def _of_words(column: SampledColumn) -> ColumnDecision:
     records, different = len(column.known), len(column.counts)
     words = pc.mean(pc.list_value_length(pc.utf8_split_whitespace(column.known))).as_py()
+    are_short = pc.max(pc.binary_length(column.known)).as_py() <= _LONGEST_WORD
     why = f"{different:,} texts"
     if column.missing:
-        why += f", {_count(column.missing)} missing"
-    few = different <= _CATEGORY_WORDS and different * _CATEGORY_RECORDS <= records
-    longest = pc.max(pc.binary_length(column.known)).as_py()
-    if few and longest <= _LONGEST_WORD:
-        names = ", ".join(map(str, list(column.counts)[:4]))
-        return ColumnDecision(
-            use=Use.CATEGORY, why=f"{why}: {names}{', …' if different > 4 else ''}"
-        )
-    if words >= _SENTENCE:
-        return ColumnDecision(use=Use.TEXT, why=f"{why} of {words:.0f} words on average")
-    if different > _IDENTIFYING * records:
-        alike = "all" if column.is_unique else "nearly all"
-        return ColumnDecision(use=Use.KEY, why=f"{why}, {alike} different")
-    if longest <= _LONGEST_WORD:
-        return ColumnDecision(use=Use.CATEGORY, why=f"{why}, of which the most frequent count")
-    return ColumnDecision(use=Use.TEXT, why=f"{why}, long ones")
+        why += f", {column.missing:,} missing"
+    use = Use.TEXT
+    if are_short and different <= min(_CATEGORY_WORDS, records // _CATEGORY_RECORDS):
+        names = ", ".join(list(column.counts)[:4]) + (", …" if different > 4 else "")
+        use, why = Use.CATEGORY, f"{why}: {names}"
+    elif words >= _SENTENCE:
+        why += f" of {words:.0f} words on average"
+    elif different > _IDENTIFYING * records:
+        use, why = Use.KEY, f"{why}, {'all' if column.is_unique else 'nearly all'} different"
+    elif are_short:
+        use, why = Use.CATEGORY, f"{why}, of which the most frequent count"
+    else:
+        why += ", long ones"
+    return ColumnDecision(use=use, why=why)
 
 
-def _time_of_texts(dates: Dates, missing: int) -> ColumnDecision:
-    """The decision for texts that are dates or times, but for a few words for missing ones."""
-    why = f"{dates.title}, {_span(dates.known)}"
-    time = _time(dates.known, why, missing + dates.others)
-    return replace(time, type=dates.kind, nulls=dates.words)
-
-
-def _span(known: pa.ChunkedArray) -> str:
-    least, greatest = (each.as_py() for each in pc.min_max(known).values())
-    return f"from {least} to {greatest}"
-
-
-def _time(known: pa.ChunkedArray, why: str, missing: int) -> ColumnDecision:
+def _of_times(what: str, known: pa.ChunkedArray, missing: int) -> ColumnDecision:
     """The decision for times. Integers have no value for missing, so these count as the median."""
+    least, greatest = (each.as_py() for each in pc.min_max(known).values())
+    why = f"{what}, from {least} to {greatest}"
     if not missing:
         return ColumnDecision(use=Use.NUMBER, why=why, is_time=True)
     middle = known.sort()[len(known) // 2].as_py()
-    why += f"; {_count(missing)} missing count as {middle}"
+    why += f"; {missing:,} missing count as {middle}"
     return ColumnDecision(use=Use.NUMBER, why=why, fill=middle.isoformat(), is_time=True)
-
-
-def _shown(value: pa.Scalar) -> str:
-    number = value.as_py()
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.6g}"
-
-
-def _count(number: int) -> str:
-    return f"{number:,}"

@@ -61,13 +61,7 @@ def run(given: Namespace, ask: Ask | None) -> None:
         )
     run = f"make run DAG={given.name}, or " if place.folder == Path("dags").resolve() else ""
     print(f"run it: {run}trigger {given.name} in the Airflow that reads {place.folder}")
-    print(f"test the module: {_python()} -m pytest {quote(str(paths[2]))}", flush=True)
-
-
-def _python() -> str:
-    """The command of this interpreter, from the current folder if it is below that."""
-    path = Path(sys.executable)
-    return quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+    print(f"test the module: {quote(sys.executable)} -m pytest {quote(str(paths[2]))}", flush=True)
 
 
 def _check_name(name: str) -> None:
@@ -96,7 +90,7 @@ def _check_free(place: OutputPlace) -> None:
 def _decided(given: Namespace, sample: SourceSample, ask: Ask | None) -> Columns:
     is_json = sample.description["kind"] == "jsonl"
     decisions = {name: decide(column, is_json=is_json) for name, column in sample.columns.items()}
-    name = name_of_label(given.name, sample.columns, decisions, given.label, ask)
+    name = name_of_label(given.name, decisions, given.label, ask)
     label = label_of(sample.columns[name], given.task)
     decisions[name] = ColumnDecision(
         use=Use.CATEGORY if label.classes else Use.NUMBER, why=label.why

@@ -1,7 +1,7 @@
 """Dates and times among the texts of a column, some of which may be other words."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -60,30 +60,21 @@ class Dates:
     @property
     def are_nearly_all(self) -> bool:
         """Whether the other texts are so few that they mean missing values."""
-        dates = len(self.texts) - self.others
-        return dates >= _MANY * len(self.texts) and len(self.words) <= _MOST_WORDS
-
-    @property
-    def counted(self) -> str:
-        """How many texts are dates, and how many are not, in words."""
-        dates = len(self.texts) - self.others
-        return (
-            f"{dates:,} of {len(self.texts):,} values are {_title(self.kind)}, {self.others:,} "
-            f"{'is' if self.others == 1 else 'are'} not, such as {next(iter(self.words))!r:.40}"
-        )
+        most = (1 - _MANY) * len(self.texts)
+        return self.others <= most and len(self.words) <= _MOST_WORDS
 
     @property
     def title(self) -> str:
         """What the texts are, in words."""
-        title = self.counted if self.words else _title(self.kind)
-        if self.also:
-            title += f"; {self.also.partition(' ')[2]} fits them as well"
-        return title
-
-
-def _title(kind: str) -> str:
-    what, _, form = kind.partition(" ")
-    return f"{what}s as {form}" if form else f"{what}s"
+        what, _, form = self.kind.partition(" ")
+        title = f"{what}s as {form}" if form else f"{what}s"
+        if self.words:
+            title = (
+                f"{len(self.texts) - self.others:,} of {len(self.texts):,} values are {title}, "
+                f"{self.others:,} {'is' if self.others == 1 else 'are'} not, such as "
+                f"{next(iter(self.words))!r:.40}"
+            )
+        return title + (f"; {self.also.partition(' ')[2]} fits them as well" if self.also else "")
 
 
 def dates_among(texts: pa.ChunkedArray, counts: Mapping[str, int]) -> Dates | None:
@@ -92,18 +83,17 @@ def dates_among(texts: pa.ChunkedArray, counts: Mapping[str, int]) -> Dates | No
     ``counts`` has how many records have each text.
     """
     different = pa.array(list(counts), pa.string())
-    fitting: dict[str, int] = {}
-    found: dict[str, dict[str, int]] = {}
-    for kind in _KINDS:
-        words = {each: counts[each] for each in _others(different, kind)}
-        dates = len(texts) - sum(words.values())
-        if dates >= _SOME * len(texts):
-            fitting[kind], found[kind] = dates, words
-    if not fitting:
+    found = {
+        kind: Dates(
+            kind=kind, texts=texts, words={each: counts[each] for each in _others(different, kind)}
+        )
+        for kind in _KINDS
+    }
+    best = min(found.values(), key=lambda dates: dates.others)
+    if best.others > (1 - _SOME) * len(texts):
         return None
-    best = max(fitting, key=lambda kind: fitting[kind])
-    alike = (kind for kind in fitting if kind != best and found[kind] == found[best])
-    return Dates(kind=best, texts=texts, words=found[best], also=next(alike, None))
+    alike = (each.kind for each in found.values() if each.words == best.words and each is not best)
+    return replace(best, also=next(alike, None))
 
 
 def _others(texts: pa.Array, kind: str) -> list[str]:
@@ -114,7 +104,7 @@ def _others(texts: pa.Array, kind: str) -> list[str]:
     else:
         fit = pc.match_substring_regex(texts, _ISO[what])
     candidates, others = texts.filter(fit), texts.filter(pc.invert(fit)).to_pylist()
-    if len(candidates) and not _are_all(candidates, kind):  # such as a 31st of June
+    if not _are_all(candidates, kind):  # such as a 31st of June
         others += [each for each in candidates.to_pylist() if not _are_all(pa.array([each]), kind)]
     return others
 

@@ -55,7 +55,7 @@ class Label:
     @property
     def is_numbered(self) -> bool:
         """Whether the classes are numbers other than 0, 1, 2, …, of which transform makes these."""
-        if self.classes is None or self.column.is_text or self.column.is_bool:
+        if self.classes is None or not self.column.is_number:
             return False
         return list(self.classes) != list(range(len(self.classes)))
 
@@ -69,7 +69,6 @@ class Label:
 
 def name_of_label(
     name: str,
-    columns: Mapping[str, SampledColumn],
     decisions: Mapping[str, ColumnDecision],
     given: str | None,
     ask: Callable[[Sequence[str]], str] | None,
@@ -81,27 +80,30 @@ def name_of_label(
     Raises:
         SpecError: there is no such column, or it is in doubt which one it is.
     """
-    candidates = [each for each in columns if decisions[each].use in (Use.NUMBER, Use.CATEGORY)]
-    candidates = [each for each in candidates if not decisions[each].is_time]
     if given is None:
         own = name.casefold()
         sure = _NAMES | {f"{own}{end}" for end in ("", "s", "d", "ed")}
-        folded = {x: x.casefold() for x in columns if decisions[x].use is not Use.KEY}
+        folded = {x: x.casefold() for x, each in decisions.items() if each.use is not Use.KEY}
         named = [x for x, low in folded.items() if low in sure]
         if len(named) == 1:
             return named[0]
         maybe = [x for x, low in folded.items() if low in _MAYBE or low.startswith(own)]
-        candidates = list(dict.fromkeys([*named, *maybe, *candidates]))
+        others = [
+            x
+            for x, each in decisions.items()
+            if each.use in (Use.NUMBER, Use.CATEGORY) and not each.is_time
+        ]
+        candidates = list(dict.fromkeys([*named, *maybe, *others]))
         if ask is None:
             raise SpecError(
                 "which column to predict is in doubt; name it by --label, probably one of "
                 f"{', '.join(map(repr, candidates)) or 'none of these columns'}"
             )
         given = ask(candidates)
-    if given not in columns:
+    if given not in decisions:
         raise SpecError(
-            f"there is no column {given!r} to predict{nearest(given, columns)}; the columns are "
-            f"{', '.join(columns)}"
+            f"there is no column {given!r} to predict{nearest(given, decisions)}; the columns are "
+            f"{', '.join(decisions)}"
         )
     return given
 
@@ -114,48 +116,37 @@ def label_of(column: SampledColumn, task: str | None) -> Label:
     Raises:
         SpecError: no model can learn to predict it.
     """
-    different = list(column.counts)
-    if len(different) < 2:
-        what = f"only has the value {different[0]!r}" if different else "has no values to compare"
+    values, count = column.counts, len(column.counts)
+    if count < 2:
+        what = f"only has the value {next(iter(values))!r}" if count else "has no values to compare"
         raise SpecError(
             f"{column.name!r} cannot be predicted: it {what} in the records that were read; name "
             "another column by --label, or check whether the records are sorted by it"
         )
+    are_whole = column.is_number and all(float(each).is_integer() for each in values)
     if task is None:
-        task = "classification" if _are_classes(column) else "regression"
-    return _classes_of(column) if task == "classification" else _regression_of(column)
-
-
-def _are_classes(column: SampledColumn) -> bool:
-    if not column.is_number:
-        return True
-    are_whole = all(float(each).is_integer() for each in column.counts)
-    few = len(column.counts) <= min(_MOST_INTEGERS, len(column.known) // 2)
-    return are_whole and few
-
-
-def _classes_of(column: SampledColumn) -> Label:
-    if len(column.counts) > _MOST_CLASSES:
+        are_few = count <= min(_MOST_INTEGERS, len(column.known) // 2)
+        are_classes = not column.is_number or (are_whole and are_few)
+        task = "classification" if are_classes else "regression"
+    if task == "regression":
+        return _regression_of(column)
+    if count > _MOST_CLASSES:
         what = "--task regression" if column.is_number else "another column by --label"
         raise SpecError(
-            f"{column.name!r} has {len(column.counts):,} different values, and at most "
-            f"{_MOST_CLASSES} can be classes; give {what}"
+            f"{column.name!r} has {count:,} different values, and at most {_MOST_CLASSES} can be "
+            f"classes; give {what}"
         )
-    values = column.counts
-    if column.is_number:
-        if not all(float(each).is_integer() for each in values):
-            raise SpecError(
-                f"{column.name!r} has fractions, such as {next(iter(values))}, which are no "
-                "classes; give --task regression"
-            )
-        classes: list[Any] = sorted(map(int, values))
-    else:
-        classes = sorted(values)
-        if len(classes) == 2 and str(classes[0]).casefold() in _YES:
-            classes.reverse()
+    if column.is_number and not are_whole:
+        raise SpecError(
+            f"{column.name!r} has fractions, such as {next(iter(values))}, which are no classes; "
+            "give --task regression"
+        )
+    classes: list[Any] = sorted(map(int, values) if column.is_number else values)
+    if count == 2 and str(classes[0]).casefold() in _YES:
+        classes.reverse()
     return Label(
         column=column,
-        task=Task.BINARY if len(classes) == 2 else Task.SEVERAL,
+        task=Task.BINARY if count == 2 else Task.SEVERAL,
         classes=classes,
         share=max(values.values()) / len(column.known),
     )

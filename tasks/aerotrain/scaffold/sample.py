@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from aerotrain.contract.errors import FinalError, SpecError, counted
 from aerotrain.data.dataset import Schema
-from aerotrain.data.sources import Batch, DeclaredSource, Rejected, open_source
-from aerotrain.data.sources.files import Sampled
-from aerotrain.data.sources.input_file import InputFile
-from aerotrain.data.sources.listing import files_of
-from aerotrain.data.sources.readable import readable
+from aerotrain.data.sources import Batch, Rejected, Source, open_source
+from aerotrain.data.sources.file_source import Sampled
+from aerotrain.data.sources.files import InputFile, files_of
+from aerotrain.data.sources.parquet import ParquetSource
+from aerotrain.data.sources.text import TextSource
 from aerotrain.scaffold.columns import SampledColumn
 from aerotrain.scaffold.csv_format import csv_options
 
@@ -148,21 +148,21 @@ def _records(kind: str, url: str, first: InputFile) -> SourceSample:
     if kind == "csv":
         with first.stream() as stream:
             description |= csv_options(stream.read(_BEGINNING))
-    source, left_out = readable(open_source(description))
+    source, left_out = open_source(description).readable()
     if kind == "csv" and left_out:  # each value is a text at least
         as_texts = {**description, "types": dict.fromkeys(left_out, "string")}
         doubts = left_out
-        source, left_out = readable(open_source(as_texts))
+        source, left_out = open_source(as_texts).readable()
         return replace(_read(source, left_out), doubts=doubts)
     return _read(source, left_out)
 
 
-def _read(source: DeclaredSource, left_out: Mapping[str, str]) -> SourceSample:
+def _read(source: Source, left_out: Mapping[str, str]) -> SourceSample:
     """Records from all over the source."""
     schema = source.schema()
     assert schema is not None  # files have one
-    of_kind: Any = source.source
-    places: list[Sampled] = of_kind.sampled()
+    assert isinstance(source, TextSource | ParquetSource)
+    places = source.sampled()
     most = min(_MOST_RECORDS, _MOST_VALUES // len(schema)) // len(places)
     chunks: dict[str, list[Any]] = {name: [] for name in schema}
     rejected: list[Rejected] = []
@@ -195,7 +195,7 @@ def _read(source: DeclaredSource, left_out: Mapping[str, str]) -> SourceSample:
 
 
 def _read_of(
-    source: DeclaredSource, schema: Schema, place: Sampled, most: int
+    source: Source, schema: Schema, place: Sampled, most: int
 ) -> tuple[list[Batch], float]:
     """Up to about so many records of a place, and which share of all they are."""
     batches: list[Batch] = []

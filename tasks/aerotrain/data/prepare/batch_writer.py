@@ -38,7 +38,7 @@ def batches_of(plan: DatasetPlan, fragments: Fragments) -> Iterator[tuple[Batch,
     for fragment in fragments:
         for batch in source.read(fragment, schema):
             if not schema and len(batch):
-                schema = source.declared.stored(source.declared.features_of(batch.columns))
+                schema = source.schema_of(batch)
                 check_rules(plan.rules, schema)
             yield batch, schema or {}
 

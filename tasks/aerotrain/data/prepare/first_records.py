@@ -22,7 +22,7 @@ from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
 from aerotrain.data.prepare.plan import DatasetPlan, make_plan
 from aerotrain.data.records import Column, encoded_frames
 from aerotrain.data.records.framing import FramingError, framed, read_frames
-from aerotrain.data.sources.protocol import Rejected
+from aerotrain.data.sources import Rejected
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.store import MANIFEST, CorruptError, MissingError, open_store
 

@@ -24,7 +24,7 @@ from aerotrain.data.partitions import (
     is_finished,
     publish_plan,
 )
-from aerotrain.data.sources import DeclaredSource, open_source
+from aerotrain.data.sources import Source, open_source
 from aerotrain.data.statistics.drift import check_changes, schema_changes
 from aerotrain.replica import Replica
 from aerotrain.store import MissingError, Store, open_store
@@ -227,7 +227,7 @@ def _why_not(rule: str, feature: Feature) -> str:
 # --- what is shown of the source
 
 
-def _inferred(source: DeclaredSource, schema: Schema | None, rules: PlanArguments) -> Facts:
+def _inferred(source: Source, schema: Schema | None, rules: PlanArguments) -> Facts:
     """What is known of the source before its records are read."""
     rows = [("kind", str(source.described()["kind"])), *source.facts().items()]
     if schema is None:
@@ -239,8 +239,9 @@ def _inferred(source: DeclaredSource, schema: Schema | None, rules: PlanArgument
     return [*rows, ("label", label)]
 
 
-def _columns(source: DeclaredSource, schema: Schema) -> Iterator[tuple[str, str]]:
-    declared, found = source.declared, source.found or {}
+def _columns(source: Source, schema: Schema) -> Iterator[tuple[str, str]]:
+    declared = source.declared
+    found = source.inferred.features if source.inferred else {}
     in_files = {new: name for name, new in declared.rename.items()}
     for new, feature in schema.items():
         name = in_files.get(new, new)

@@ -135,7 +135,7 @@ def _of_arrow(name: str, values: pa.Array) -> Column:
     kind, types = values.type, pa.types
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return column_of(name, values.to_numpy(zero_copy_only=False))
-    if _is_text(kind):
+    if is_text_type(kind) or types.is_fixed_size_binary(kind):
         return Column(Feature("string"), values.cast(pa.large_binary()))
     if is_list_type(kind):
         return _of_lists(name, values)
@@ -183,6 +183,11 @@ def to_pad(name: str, longest: int) -> str:
     return f"pad them to one length with 'pad' of the source, such as {{{name!r}: {longest}}}"
 
 
+def is_text_type(kind: pa.DataType) -> bool:
+    """Whether Arrow values of that type are strings or bytes of any length."""
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
+
 def is_list_type(kind: pa.DataType) -> bool:
     types = pa.types
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
@@ -226,16 +231,6 @@ def largest_of(values: Any) -> int:
 def exact_float(largest: int) -> str | None:
     """The smallest dtype of floats that holds all integers up to ``largest``; None if none does."""
     return "float32" if largest <= 2**24 else "float64" if largest <= 2**53 else None
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return (
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    )
 
 
 def schema_of(record: Mapping[str, Any]) -> dict[str, Feature]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from aerotrain.data.records.columns import Column
+from aerotrain.data.records.columns import Column, is_list_type, is_text_type
 
 Sizes = NDArray[np.int64]
 
@@ -46,12 +46,12 @@ def _of_arrow(values: pa.Array) -> Sizes:
         each = np.append(_of_arrow(values.dictionary), 0)  # the last is that of a null
         indices = values.indices.cast(pa.int64()).fill_null(len(each) - 1)
         return each[indices.to_numpy(zero_copy_only=False)]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list_type(kind):
         lengths = _integers(pc.list_value_length(values))
         ends = np.cumsum(np.append(0, _of_arrow(values.flatten())))
         rows = np.cumsum(np.append(0, lengths))
         return ends[rows[1:]] - ends[rows[:-1]]
-    if _has_offsets(kind):
+    if is_text_type(kind):
         return _integers(pc.binary_length(values))
     try:
         width = -(-kind.bit_width // 8)
@@ -62,13 +62,3 @@ def _of_arrow(values: pa.Array) -> Sizes:
 
 def _integers(lengths: pa.Array) -> Sizes:
     return lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def _has_offsets(kind: pa.DataType) -> bool:
-    types = pa.types
-    return (
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )

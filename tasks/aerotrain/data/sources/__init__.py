@@ -3,31 +3,23 @@
 Splits, shards and serialized records are the concern of ``aerotrain.data.prepare``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.sources.arrays import ArraySource
+from aerotrain.data.sources.batch import Batch, Fragment, Padding, Rejected, SourceError
 from aerotrain.data.sources.csv import CsvSource
-from aerotrain.data.sources.declared import DeclaredSource, DeclaredType
 from aerotrain.data.sources.images import ImageSource
 from aerotrain.data.sources.jsonl import JsonLinesSource
 from aerotrain.data.sources.parquet import ParquetSource
-from aerotrain.data.sources.protocol import (
-    Batch,
-    Fragment,
-    Padding,
-    Rejected,
-    Source,
-    SourceError,
-)
 from aerotrain.data.sources.python import PythonSource
+from aerotrain.data.sources.source import Source
 from aerotrain.data.sources.tfrecord import ExampleSource
 
 __all__ = [
     "SOURCES",
     "Batch",
-    "DeclaredSource",
     "Fragment",
     "Padding",
     "Rejected",
@@ -37,18 +29,18 @@ __all__ = [
 ]
 
 #: The kinds of source.
-SOURCES: Mapping[str, Callable[[Mapping[str, Any]], Source]] = {
-    "parquet": ParquetSource.of,
-    "csv": CsvSource.of,
-    "jsonl": JsonLinesSource.of,
-    "images": ImageSource.of,
-    "npy": ArraySource.of,
-    "tfrecord": ExampleSource.of,
-    "python": PythonSource.of,
+SOURCES: Mapping[str, type[Source]] = {
+    "parquet": ParquetSource,
+    "csv": CsvSource,
+    "jsonl": JsonLinesSource,
+    "images": ImageSource,
+    "npy": ArraySource,
+    "tfrecord": ExampleSource,
+    "python": PythonSource,
 }
 
 
-def open_source(description: Mapping[str, Any]) -> DeclaredSource:
+def open_source(description: Mapping[str, Any]) -> Source:
     """The source that a plan's arguments describe. Nothing is listed or read yet.
 
     Raises:
@@ -60,4 +52,4 @@ def open_source(description: Mapping[str, Any]) -> DeclaredSource:
             f"there is no kind of source {kind!r}{nearest(kind, SOURCES)}; "
             f"the kinds are {', '.join(SOURCES)}"
         )
-    return DeclaredSource(SOURCES[kind](description), DeclaredType.of(description))
+    return SOURCES[kind](description)

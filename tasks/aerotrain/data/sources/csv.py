@@ -6,18 +6,18 @@ The types of columns are inferred, and bad lines isolated, in ``text.py``.
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.data.sources.input_file import InputFile
+from aerotrain.data.sources.batch import SourceError
+from aerotrain.data.sources.declared import check_columns, check_names
+from aerotrain.data.sources.files import InputFile
 from aerotrain.data.sources.lines import LineBlock, blocks, first_line
-from aerotrain.data.sources.protocol import SourceError, check_columns, check_names
 from aerotrain.data.sources.text import TextSource, Types
 
 #: How many lines are searched for the end of a quoted value.
@@ -56,7 +56,6 @@ _LEADING_ZERO = r"^[+-]?0\d"
 NULL_NUMBERS = ["", "NULL", "null", "NA", "N/A", "NaN", "nan"]
 
 
-@dataclass(frozen=True)
 class CsvSource(TextSource):
     """CSV files below a URL.
 
@@ -66,16 +65,17 @@ class CsvSource(TextSource):
 
     options = TextSource.options | {"delimiter", "names", "decimal"}
 
-    @classmethod
-    def of(cls, description: Mapping[str, Any]) -> Self:
-        decimal, delimiter = description.get("decimal", "."), description.get("delimiter", ",")
-        if decimal not in (".", ",") or decimal == delimiter:
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        super().__init__(description)
+        self._decimal: str = description.get("decimal", ".")
+        self._delimiter: str = description.get("delimiter", ",")
+        if self._decimal not in (".", ",") or self._decimal == self._delimiter:
             raise SpecError(
                 f"'decimal' must be '.' or ',', and another character than 'delimiter', "
-                f"{delimiter!r}, got {decimal!r}; set both to those of the files"
+                f"{self._delimiter!r}, got {self._decimal!r}; set both to those of the files"
             )
         check_names("names", description.get("names", ()))
-        return super().of(description)
+        self._names = list(description.get("names", ()))
 
     def facts(self) -> dict[str, str]:
         header = "none; 'names' has the names"
@@ -85,18 +85,6 @@ class CsvSource(TextSource):
                 header += ", without the blanks around its names"
         format_of = f"{self._delimiter!r} between values, {self._decimal!r} in numbers"
         return {**super().facts(), "header": header, "format": format_of}
-
-    @property
-    def _delimiter(self) -> str:
-        return self.description.get("delimiter", ",")
-
-    @property
-    def _decimal(self) -> str:
-        return self.description.get("decimal", ".")
-
-    @property
-    def _names(self) -> list[str]:
-        return list(self.description.get("names", ()))
 
     def parse(self, header: list[str], content: bytes, types: Types) -> pa.Table:
         self._check_last_line(content)

@@ -4,8 +4,9 @@
 set.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Self
@@ -16,17 +17,8 @@ import pyarrow.compute as pc
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records import Column, column_of, exact_float, is_list_type, nulls_within
-from aerotrain.data.sources.protocol import (
-    Batch,
-    Fragment,
-    Gap,
-    Padding,
-    Source,
-    SourceError,
-    check_names,
-    check_selected,
-)
+from aerotrain.data.records import Column, column_of, is_list_type, is_text_type, nulls_within
+from aerotrain.data.sources.batch import Padding, SourceError
 
 #: The types that a column may be declared as, and those by which Arrow reads text.
 TYPES: Mapping[str, pa.DataType] = {
@@ -59,7 +51,7 @@ LONGER = ("reject", "truncate")
 
 
 @dataclass(frozen=True)
-class DeclaredType:
+class Declared:
     """The columns of a source; those that ``columns`` names, or all without those of ``skip``.
 
     ``types`` are names of ``TYPES``, for dates and timestamps with an optional format, such as
@@ -276,17 +268,6 @@ def _holds(feature: Feature, value: Any) -> bool:
     return feature.is_float or bool(np.array(value).astype(feature.dtype) == value)
 
 
-def is_text_type(kind: pa.DataType) -> bool:
-    """Whether Arrow values of that type are strings or bytes."""
-    types = pa.types
-    return (
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )
-
-
 def _with_values(lists: Any, convert: Callable[[Any], Any]) -> Any:
     """Lists whose values are converted."""
     if isinstance(lists, pa.ChunkedArray):
@@ -345,88 +326,41 @@ def _check_days(texts: Any, moments: Any, form: str) -> None:
                 raise pa.ArrowInvalid(f"{text.as_py()!r}: {error}") from error
 
 
-@dataclass(frozen=True)
-class DeclaredSource:
-    """A source whose columns have the names and types that its description declares."""
+def check_names(key: str, names: Any) -> None:
+    """Check that the option ``key`` is a list of different names. Raises ``SpecError``."""
+    if isinstance(names, str) or not all(isinstance(each, str) for each in names):
+        raise SpecError(f"{key!r} must be a list of names, got {names!r}")
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise SpecError(f"{key!r} has {name!r} more than once; name each column once")
 
-    source: Source
-    declared: DeclaredType
 
-    def described(self) -> Mapping[str, Any]:
-        return self.source.described()
+def check_selected(url: str, selected: Sequence[str], found: Sequence[str]) -> None:
+    """Check that the selected columns are among those found. Raises ``SpecError``."""
+    for name in selected:
+        if name not in found:
+            raise SpecError(
+                f"{url} has no column {name!r}{nearest(name, found)}; it has {', '.join(found)}"
+            )
 
-    def described_only(self, names: Collection[str]) -> Mapping[str, Any]:
-        """The description of this source with these columns alone, if its kind can select some.
 
-        ``names`` are those of the data set.
-        """
-        described = dict(self.described())
-        if not getattr(self.source, "options", frozenset()) >= COLUMN_OPTIONS:
-            return described
-        in_files = {new: name for name, new in self.declared.rename.items()}
-        columns = [in_files.get(name, name) for name in names]
-        described.pop("skip", None)
-        for option in described.keys() & {"types", "rename", "pad"}:
-            described[option] = {n: v for n, v in described[option].items() if n in columns}
-        return {**described, "columns": columns}
-
-    def facts(self) -> Mapping[str, str]:
-        left_out = {"columns left out": ", ".join(self.declared.skip)} if self.declared.skip else {}
-        return {**self.source.facts(), **left_out}
-
-    def fragments(self) -> Iterator[Fragment]:
-        return self.source.fragments()
-
-    @cached_property
-    def found(self) -> Schema | None:
-        """The features of the records in the files, by their names there."""
-        return self.source.schema()
-
-    def schema(self) -> Schema | None:
-        return None if self.found is None else self.declared.stored(self.found)
-
-    @property
-    def gaps(self) -> Mapping[str, Gap]:
-        """The columns of integers in which values are missing, by their names in the data set."""
-        gaps: Mapping[str, Gap] = getattr(self.source, "gaps", {})
-        return {
-            self.declared.rename.get(name, name): gap
-            for name, gap in gaps.items()
-            if gap.missing and gap.largest >= 0 and name not in self.declared.types
-        }
-
-    def with_missing(self, schema: Schema, whole: Collection[str]) -> Schema:
-        """The schema with floats for integers of which some are missing, but those of ``whole``.
-
-        They are of the smallest type that holds all that were seen; if none does, as they were.
-        """
-        floats = {
-            name: Feature(dtype, schema[name].shape)
-            for name, gap in self.gaps.items()
-            if name in schema.keys() - whole and "int" in schema[name].dtype
-            if (dtype := exact_float(gap.largest))
-        }
-        return {**schema, **floats}
-
-    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
-        rename = self.declared.rename
-        padding = {rename.get(name, name): each for name, each in self.declared.padding.items()}
-        in_files = {new: name for name, new in rename.items()}
-        found = schema and {in_files.get(name, name): each for name, each in schema.items()}
-        for batch in self.source.read(description, found):
-            columns = {
-                rename.get(name, name): self._converted(batch.file, name, each)
-                for name, each in batch.columns.items()
-            }
-            yield replace(batch, columns=columns, padding=padding)
-
-    def _converted(self, file: str, name: str, values: Any) -> Any:
-        if not isinstance(values, pa.Array | pa.ChunkedArray):
-            return values
-        try:
-            return self.declared.converted(name, values)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+def check_columns(url: str, names: Iterable[str], found: Sequence[str]) -> None:
+    """Check that a file has each of these columns once, with a name. Raises ``SourceError``."""
+    counts = Counter(found)
+    for name in names:
+        if not name:
             raise SourceError(
-                f"{file}: the column {name!r} is not of the type {self.declared.types.get(name)!r} "
-                f"that 'types' declares: {error}"
-            ) from error
+                f"{url} has a column without a name, number {list(found).index(name) + 1}, like "
+                "the index that pandas writes; give it a name, or leave it out with 'skip': ['']"
+            )
+        if name not in counts:
+            raise SourceError(
+                f"{url} has no column {name!r}{nearest(name, found)}; it has "
+                f"{', '.join(found) or 'none'}; give all files the same columns, or leave it "
+                "out with 'skip'"
+            )
+        if (count := counts[name]) > 1:
+            raise SourceError(
+                f"{url} has {count} columns called {name!r}; give them different names, or "
+                "leave them out with 'skip'"
+            )

@@ -5,7 +5,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
@@ -16,9 +15,10 @@ import pyarrow as pa
 from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
-from aerotrain.data.sources.files import FileSource, some
-from aerotrain.data.sources.input_file import InputFile
-from aerotrain.data.sources.protocol import Batch, Fragment, Rejected, SourceError
+from aerotrain.data.sources.batch import Batch, Fragment, Rejected, SourceError
+from aerotrain.data.sources.file_source import FileSource, some
+from aerotrain.data.sources.files import InputFile
+from aerotrain.data.sources.source import Inferred
 from aerotrain.store.manifest import in_order
 
 _SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
@@ -36,7 +36,6 @@ _FRAGMENT_IMAGES = 256
 _CONCURRENT_READS = 8
 
 
-@dataclass(frozen=True)
 class ImageSource(FileSource):
     """JPEG and PNG files; the name of a file's folder is its class.
 
@@ -90,10 +89,10 @@ class ImageSource(FileSource):
                     description={"files": bundle},
                 )
 
-    def schema(self) -> Schema:
-        return {"image": Feature("string"), "label": Feature("int64")}
+    def infer(self) -> Inferred:
+        return Inferred({"image": Feature("string"), "label": Feature("int64")})
 
-    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+    def batches(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         numbers = {name: number for number, name in enumerate(self._classes)}
         files = [InputFile(*each) for each in description["files"]]
         with ThreadPoolExecutor(_CONCURRENT_READS) as pool:

@@ -6,7 +6,6 @@ inferred, and bad lines isolated, in ``text.py``.
 
 import re
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ _DEPTH_STEPS = np.zeros(256, np.int8)
 _DEPTH_STEPS[list(b"[{")], _DEPTH_STEPS[list(b"]}")] = 1, -1
 
 
-@dataclass(frozen=True)
 class JsonLinesSource(TextSource):
     """Files of JSON lines below a URL."""
 

@@ -9,8 +9,8 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from aerotrain.data.sources.input_file import BLOCK, InputFile
-from aerotrain.data.sources.protocol import SourceError
+from aerotrain.data.sources.batch import SourceError
+from aerotrain.data.sources.files import BLOCK, InputFile
 
 #: The UTF-8 byte order mark.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -6,10 +6,8 @@ of the values that the dictionaries stand for.
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -22,8 +20,9 @@ from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import RecordError
 from aerotrain.data.records.sizes import bytes_of_rows, parts_of
-from aerotrain.data.sources.declared import COLUMN_OPTIONS
-from aerotrain.data.sources.files import (
+from aerotrain.data.sources.batch import Batch, Fragment, SourceError
+from aerotrain.data.sources.declared import COLUMN_OPTIONS, check_columns
+from aerotrain.data.sources.file_source import (
     FileSource,
     Sampled,
     file_and_span,
@@ -32,15 +31,8 @@ from aerotrain.data.sources.files import (
     some,
     spread,
 )
-from aerotrain.data.sources.hive import with_partitions
-from aerotrain.data.sources.input_file import BLOCK, InputFile
-from aerotrain.data.sources.protocol import (
-    Batch,
-    Fragment,
-    Gap,
-    SourceError,
-    check_columns,
-)
+from aerotrain.data.sources.files import BLOCK, InputFile
+from aerotrain.data.sources.source import Gap, Inferred
 
 #: Bytes of the values of one fragment, if its row groups are not larger.
 FRAGMENT_BYTES = 128 * 2**20
@@ -74,7 +66,6 @@ _PLACES = 8
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
 
 
-@dataclass(frozen=True)
 class ParquetSource(FileSource):
     """Parquet files below a URL."""
 
@@ -106,59 +97,66 @@ class ParquetSource(FileSource):
         """
         file = self.files[0]
         with _opened(file) as parquet:
-            columns = self._columns(file, parquet)
-            groups = range(parquet.num_row_groups)
-            batch = next(_batches(file, parquet, groups, columns), None)
+            names = self._columns(file, parquet)
+            columns = [name for name in names if parquet.schema_arrow.names.count(name) == 1]
+            batch = next(_batches(file, parquet, range(parquet.num_row_groups), columns), None)
             if batch is None:
                 return _RATIO
             content = batch.nbytes * parquet.metadata.num_rows // len(batch)
         return max(_RATIO, power_of_2(content // file.size))
 
-    def schema(self) -> Schema:
-        """The schema by the first rows of the first file that has any.
+    def infer(self) -> Inferred:
+        """What the first rows of the first file that has any show of the columns.
 
         A column without a value there is of the type that it has in one of the next files.
         """
-        features: dict[str, Feature] = {}
-        order: list[str] = []
+        inferred = Inferred()
+        features = inferred.features
+        columns: list[str] = []
         looked_at: list[InputFile] = []
         for file in self.files:
             with _opened(file) as parquet:
-                names = self._columns(file, parquet)
-                unknown = [name for name in names if name not in features]
+                names, found = self._columns(file, parquet), self._names_in(parquet)
+                for name in names:
+                    with inferred.column(name):
+                        check_columns(file.url, [name], found)
+                unknown = [n for n in names if n not in features and n not in inferred.problems]
                 batch = next(_batches(file, parquet, range(parquet.num_row_groups), unknown), None)
                 if batch is None:
                     continue
-                looked_at.append(file)
-                if not order:
-                    selected = self._selected(file, parquet)
-                    partitions = [name for name in file.partitions if name in selected]
-                    features = dict.fromkeys(partitions, Feature("string"))
-                    order = [*names, *partitions]
+                if not looked_at:
+                    columns = self._selected(file, parquet)
+                    features |= {n: Feature("string") for n in columns if n not in names}
+            looked_at.append(file)
             for name in unknown:
                 values = batch.column(name)[:_SCHEMA_ROWS]
-                self.gaps[name].add(values)
-                if feature := self._feature(name, values):
-                    features[name] = feature
-            if len(features) >= len(order) or len(looked_at) == _FOOTERS:
+                inferred.gaps[name].add(values)
+                with inferred.column(name):
+                    if feature := self._feature(name, values):
+                        features[name] = feature
+            if features.keys() | inferred.problems.keys() >= set(columns):
                 break
-        if not order:
+            if len(looked_at) == _FOOTERS:
+                break
+        if not looked_at:
             raise SourceError(
                 f"the source is empty: there is no row in {counted(len(self.files), 'file')}; "
                 "check that the input is where the source looks for it"
             )
-        if unknown := [name for name in order if name not in features]:
-            raise RecordError(
+        if unknown := [n for n in columns if n not in features and n not in inferred.problems]:
+            why = RecordError(
                 f"there is no value of {', '.join(map(repr, unknown))} in the first rows of "
                 f"{some([file.url for file in looked_at])}, so the type is unknown; set it in "
                 "'types', or leave it out with 'skip'"
             )
-        self._read_gaps(names)
-        return {name: features[name] for name in order}
+            inferred.problems |= dict.fromkeys(unknown, why)
+        inferred.features = {name: features[name] for name in columns if name in features}
+        self._read_gaps(columns, inferred.gaps)
+        return inferred
 
-    def _read_gaps(self, names: Sequence[str]) -> None:
+    def _read_gaps(self, names: Sequence[str], gaps: dict[str, Gap]) -> None:
         """Count the integers that are missing by the footers of some files, where these say it."""
-        found: defaultdict[str, Gap] = defaultdict(Gap)
+        found: dict[str, Gap] = {}
         unsaid: set[str] = set()
         for file in self.files[:: -(-len(self.files) // _FOOTERS)]:
             with _opened(file) as parquet:
@@ -174,13 +172,13 @@ class ParquetSource(FileSource):
                     if not statistics or not statistics.has_null_count:
                         unsaid.add(name)
                         continue
-                    gap = found[name]
+                    gap = found.setdefault(name, Gap())
                     gap.missing += statistics.null_count
                     gap.records += group.num_rows
                     if statistics.has_min_max:
                         ends = abs(statistics.min), abs(statistics.max)
                         gap.largest = max(gap.largest, *ends)
-        self.gaps.update({name: gap for name, gap in found.items() if name not in unsaid})
+        gaps.update({name: gap for name, gap in found.items() if name not in unsaid})
 
     def sampled(self) -> list[Sampled]:
         """Row groups from all over the files: data may be sorted."""
@@ -199,9 +197,7 @@ class ParquetSource(FileSource):
     def _columns(self, file: InputFile, parquet: pq.ParquetFile) -> list[str]:
         """The columns to read of a file, except Hive partitions."""
         selected = self._selected(file, parquet)
-        names = [name for name in selected if name not in file.partitions]
-        check_columns(file.url, names, self._names_in(parquet))
-        return names
+        return [name for name in dict.fromkeys(selected) if name not in file.partitions]
 
     def _names_in(self, parquet: pq.ParquetFile) -> list[str]:
         """The columns of a file, but the row numbers that pandas adds, unless they are named."""
@@ -213,7 +209,7 @@ class ParquetSource(FileSource):
         others = [name for name in file.partitions if name not in found]
         return self.declared.selected(file.url, [*found, *others])
 
-    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+    def batches(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
         file, (first, last) = file_and_span(description)
         with _opened(file) as parquet:
@@ -228,7 +224,7 @@ class ParquetSource(FileSource):
                 count = len(batch)
                 columns = {name: batch.column(name) for name in names}
                 yield Batch(
-                    columns=with_partitions(columns, file.url, partitions, count, self.declared),
+                    columns=self.with_partitions(file, columns, count),
                     file=file.url,
                     offsets=np.arange(row, row + count),
                     unit="row",

@@ -3,10 +3,7 @@
 import inspect
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -14,22 +11,16 @@ from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.records import RecordError, check_fits, lists_of, schema_of, stacked
-from aerotrain.data.sources.declared import DeclaredType
-from aerotrain.data.sources.protocol import (
-    Batch,
-    BatchBuilder,
-    Fragment,
-    check_options,
-    check_selected,
-)
+from aerotrain.data.sources.batch import Batch, BatchBuilder, Fragment
+from aerotrain.data.sources.declared import check_selected
+from aerotrain.data.sources.source import Source
 from aerotrain.user_code import user_module
 
 #: A record's stable key, and its features by name.
 Record = tuple[str, Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class PythonSource:
+class PythonSource(Source):
     """A module of the user's with ``list_parts()`` and ``read_part(part)``.
 
     A part is any JSON object, and a fragment of the source. Anything that identifies its content (a
@@ -37,32 +28,29 @@ class PythonSource:
     functions. A change of either prepares the data again, a change of the model does not.
     """
 
-    module: ModuleType
-    description: Mapping[str, Any]
+    required = frozenset({"module"})
+    options = frozenset({"types", "pad"})
 
-    @classmethod
-    def of(cls, description: Mapping[str, Any]) -> Self:
-        """The source that ``{"kind": "python", "module": ...}`` describes."""
-        check_options(description, {"module"}, {"types", "pad"})
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        super().__init__(description)
         name = description["module"]
-        module = user_module(name, "to read the data")
+        self.module = user_module(name, "to read the data")
         for function in ("list_parts", "read_part"):
-            if not callable(getattr(module, function, None)):
+            if not callable(getattr(self.module, function, None)):
                 raise FinalError(
                     f"module {name!r} has no function {function}"
-                    f"{nearest(function, dir(module))}; a source needs list_parts() and "
+                    f"{nearest(function, dir(self.module))}; a source needs list_parts() and "
                     "read_part(part)"
                 )
-        return cls(module, description)
 
     def described(self) -> Mapping[str, Any]:
         return {**self.description, "module": self.module.__name__}
 
     def facts(self) -> dict[str, str]:
-        return {"module": self.module.__name__}
+        return {"module": self.module.__name__, **super().facts()}
 
-    def schema(self) -> None:
-        """Unknown until the user's code runs; the first record of each fragment defines it."""
+    def infer(self) -> None:
+        """Unknown until the user's code runs; the first record of each fragment shows it."""
 
     def fragments(self) -> Iterator[Fragment]:
         code = [inspect.getsource(self.module.list_parts), inspect.getsource(self.module.read_part)]
@@ -83,7 +71,7 @@ class PythonSource:
                 description={"part": part, "number": number},
             )
 
-    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+    def batches(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         number = description["number"]
         builder = BatchBuilder(f"part {number}", "position")
         for position, (key, record) in enumerate(self._records(description["part"], number)):
@@ -101,15 +89,11 @@ class PythonSource:
                 builder = BatchBuilder(builder.file, builder.unit)
         yield self._batch(builder, schema or {})
 
-    @cached_property
-    def _declared(self) -> DeclaredType:
-        return DeclaredType.of(self.description)
-
     def _features_of(self, record: Mapping[str, Any], schema: Schema | None) -> Schema:
         """The features of a record, with lists that are padded as they will be."""
         found = schema_of(record)
-        check_selected("the record", list(self._declared.pad), list(found))
-        for name, padding in self._declared.padding.items():
+        check_selected("the record", list(self.declared.pad), list(found))
+        for name, padding in self.declared.padding.items():
             feature = found[name]
             if not feature.shape:
                 raise RecordError(
@@ -122,7 +106,7 @@ class PythonSource:
         return found
 
     def _batch(self, builder: BatchBuilder, schema: Schema) -> Batch:
-        padding = self._declared.padding
+        padding = self.declared.padding
         plain = {name: each for name, each in schema.items() if name not in padding}
         lists = {
             name: lists_of([each[name] for each in builder.records], schema[name])

@@ -4,13 +4,12 @@
 """
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,18 +20,18 @@ from aerotrain.contract.errors import SpecError, counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import column_of, is_list_type
 from aerotrain.data.sources import lines
-from aerotrain.data.sources.declared import COLUMN_OPTIONS
-from aerotrain.data.sources.files import FileSource, Sampled, file_and_span, fragment_of, spread
-from aerotrain.data.sources.hive import with_partitions
-from aerotrain.data.sources.input_file import InputFile, checked_beginning
-from aerotrain.data.sources.lines import BYTE_ORDER_MARK, LineBlock
-from aerotrain.data.sources.protocol import (
-    Batch,
-    Fragment,
-    Rejected,
-    SourceError,
-    check_columns,
+from aerotrain.data.sources.batch import Batch, Fragment, Rejected, SourceError
+from aerotrain.data.sources.declared import COLUMN_OPTIONS, check_columns
+from aerotrain.data.sources.file_source import (
+    FileSource,
+    Sampled,
+    file_and_span,
+    fragment_of,
+    spread,
 )
+from aerotrain.data.sources.files import InputFile, checked_beginning
+from aerotrain.data.sources.lines import BYTE_ORDER_MARK, LineBlock
+from aerotrain.data.sources.source import Inferred
 
 #: Bytes of one fragment of a file.
 FRAGMENT_BYTES = 64 * 2**20
@@ -58,9 +57,11 @@ _CELLS = 2**20
 
 Types = Mapping[str, pa.DataType]
 
+#: For each column, how many lines have which type, None where they do not show it.
+Counts = dict[str, Counter[Feature | None]]
 
-@dataclass(frozen=True)
-class TextSource(FileSource, ABC):
+
+class TextSource(FileSource):
     """Text files below a URL. ``encoding`` is that of the files if not UTF-8."""
 
     options: ClassVar[Set[str]] = COLUMN_OPTIONS | {"encoding", "nulls"}
@@ -95,28 +96,23 @@ class TextSource(FileSource, ABC):
         """How many lines the record takes that begins on the first line of ``rest``."""
         return 1
 
-    @classmethod
-    def of(cls, description: Mapping[str, Any]) -> Self:
-        source = super().of(description)
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        super().__init__(description)
+        self.encoding: str = description.get("encoding", "utf-8")
         try:
-            keeps_line_ends = "a\n".encode(source.encoding) == b"a\n"
+            keeps_line_ends = "a\n".encode(self.encoding) == b"a\n"
         except LookupError as error:
             raise SpecError(
-                f"there is no encoding {source.encoding!r}; use one of Python's"
+                f"there is no encoding {self.encoding!r}; use one of Python's"
             ) from error
         if not keeps_line_ends:
             raise SpecError(
-                f"files in {source.encoding} cannot be divided at their line ends; write them in "
+                f"files in {self.encoding} cannot be divided at their line ends; write them in "
                 "UTF-8"
             )
-        return source
 
     def facts(self) -> dict[str, str]:
         return {**super().facts(), "encoding": self.encoding}
-
-    @property
-    def encoding(self) -> str:
-        return self.description.get("encoding", "utf-8")
 
     def fragments(self) -> Iterator[Fragment]:
         for file in self.files:
@@ -124,18 +120,21 @@ class TextSource(FileSource, ABC):
                 size = self.content_bytes(file) if file.compression else end - start
                 yield fragment_of(file, (start, end), size)
 
-    def schema(self) -> Schema:
-        """The schema by the lines of ``sampled``.
+    def infer(self) -> Inferred:
+        """What the lines of ``sampled`` show of the columns.
 
         Raises:
-            SourceError: the type of a column is in doubt.
+            SourceError: there is no record, or a file is of another kind.
         """
+        inferred = Inferred()
         rejected: list[Rejected] = []
-        counts = self._types_in(self.sampled(), rejected)
-        if not counts:  # these have no record; other files may
-            starts = (Sampled(file, (0, _SAMPLED_BYTES), 0, 0.0) for file in self.files)
-            each = (self._types_in([place], rejected) for place in starts)
-            counts = next(filter(None, each), counts)
+        counts: Counts = {}
+        for place in self.sampled():
+            self._look_at(place, counts, inferred, rejected)
+        for file in () if counts else self.files:  # these have no record; other files may
+            self._look_at(Sampled(file, (0, _SAMPLED_BYTES), 0, 0.0), counts, inferred, rejected)
+            if counts:
+                break
         if not counts:
             raise self._no_record(rejected)
         if self.is_typed:
@@ -143,7 +142,11 @@ class TextSource(FileSource, ABC):
             late = self.declared.types.keys() - counts.keys()
             counts |= {name: Counter([self.declared.unseen(name)]) for name in sorted(late)}
         columns = self.declared.selected(self.files[0].url, list(counts))
-        return {name: self._most_frequent(name, counts[name]) for name in columns}
+        inferred.problems = {n: each for n, each in inferred.problems.items() if n in columns}
+        for name in columns:
+            with inferred.column(name):
+                inferred.features[name] = self._most_frequent(name, counts[name])
+        return inferred
 
     def sampled(self) -> list[Sampled]:
         """Lines from all over the files, of 4 MiB together: data may be sorted.
@@ -180,46 +183,46 @@ class TextSource(FileSource, ABC):
             f"{self.files[0].url} the first; check that the input is where the source looks for it"
         )
 
-    def _types_in(
-        self, places: Iterable[Sampled], rejected: list[Rejected]
-    ) -> dict[str, Counter[Feature | None]]:
-        """For each column, how many lines at the places have which type, None if unknown."""
-        counts: dict[str, Counter[Feature | None]] = {}
-        for file, (start, end), *_ in places:
-            self._check_format(file)
-            header = self.header(file)
-            end += len(",".join(header).encode())  # of which the first lines may be all
-            block = next(self.blocks(file, start, min(file.size, end)), None)
-            tables = list(self._tables(file, block, header, {}, rejected)) if block else []
-            for table, _ in tables:
-                names = table.column_names
-                selected = self._selected_of(names)
-                check_columns(file.url, selected, names)
-                for name in names:
-                    each = counts.setdefault(name, Counter())
-                    if name in selected:
-                        for chunk in table[name].chunks:
-                            self.gaps[name].add(chunk)
-                        each[self._inferred(name, table[name])] += len(table)
-            self._check_certain(file, [table for table, _ in tables])
-            counts |= {name: Counter([Feature("string")]) for name in file.partitions}
-        return counts
-
-    def _check_certain(self, file: InputFile, tables: Sequence[pa.Table]) -> None:
-        """Check that no inferred type is in doubt. Raises ``SourceError``."""
-        inferred: dict[tuple[str, pa.DataType], list[pa.Array]] = {}
+    def _look_at(
+        self, place: Sampled, counts: Counts, inferred: Inferred, rejected: list[Rejected]
+    ) -> None:
+        """Add the types of the columns in a part of a file to ``counts``, and what is in doubt."""
+        file, (start, end), *_ = place
+        self._check_format(file)
+        header = self.header(file)
+        end += len(",".join(header).encode())  # of which the first lines may be all
+        block = next(self.blocks(file, start, min(file.size, end)), None)
+        parsed = self._tables(file, block, header, {}, rejected) if block else ()
+        tables = [table for table, _ in parsed]
+        chunks: dict[tuple[str, pa.DataType], list[pa.Array]] = {}
         for table in tables:
-            for name in self._selected_of(table.column_names):
-                values = table[name]
-                if name not in self.declared.types:
-                    inferred.setdefault((name, values.type), []).extend(values.chunks)
-        for (name, kind), chunks in inferred.items():
-            values = pa.chunked_array(chunks, kind).drop_null()
-            if doubt := _why_large(values) or (None if self.is_typed else _why_no_text(values)):
-                raise SourceError(
-                    f"{file.url}: the type of the column {name!r} is in doubt: {doubt}; set it in "
-                    "'types', or leave the column out with 'skip'"
-                )
+            for name, values in zip(table.column_names, table.columns, strict=True):
+                chunks.setdefault((name, values.type), []).extend(values.chunks)
+        read = self._selected_of([name for name, _ in chunks])
+        for (name, kind), arrays in chunks.items():
+            types = counts.setdefault(name, Counter())
+            with inferred.column(name):
+                if name in read:
+                    check_columns(
+                        file.url, [name], [name] if self.is_typed else tables[0].column_names
+                    )
+                    for each in arrays:
+                        inferred.gaps[name].add(each)
+                    values = pa.chunked_array(arrays, kind)
+                    types[self._inferred(name, values)] += len(values)
+                    self._check_certain(file, name, values.drop_null())
+        if tables:
+            counts |= {name: Counter([Feature("string")]) for name in file.partitions}
+
+    def _check_certain(self, file: InputFile, name: str, values: pa.ChunkedArray) -> None:
+        """Check that the inferred type of a column is not in doubt. Raises ``SourceError``."""
+        if name in self.declared.types:
+            return
+        if doubt := _why_large(values) or (None if self.is_typed else _why_no_text(values)):
+            raise SourceError(
+                f"{file.url}: the type of the column {name!r} is in doubt: {doubt}; set it in "
+                "'types', or leave the column out with 'skip'"
+            )
 
     def _check_format(self, file: InputFile) -> None:
         beginning = checked_beginning(file)
@@ -261,7 +264,7 @@ class TextSource(FileSource, ABC):
                 known[wider] += known.pop(each)
         return max(known, key=lambda each: (known[each], str(each)))
 
-    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+    def batches(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
         file, (start, end) = file_and_span(description)
         header = self.header(file)
@@ -292,9 +295,7 @@ class TextSource(FileSource, ABC):
         table = pa.concat_tables(tables, promote_options="default") if parsed else pa.table({})
         columns = {name: table[name] for name in table.column_names}
         return Batch(
-            columns=with_partitions(
-                columns, file.url, file.partitions, len(offsets), self.declared
-            ),
+            columns=self.with_partitions(file, columns, len(offsets)),
             file=file.url,
             offsets=offsets,
             unit="byte",
@@ -348,10 +349,10 @@ class TextSource(FileSource, ABC):
             except UnicodeDecodeError as error:
                 raise pa.ArrowInvalid(str(error)) from error
         table = self.parse(header, content, types)
-        converted = map(self._converted, table.column_names, table.columns)
+        converted = map(self._as_declared, table.column_names, table.columns)
         return pa.table(list(converted), table.column_names)
 
-    def _converted(self, name: str, values: Any) -> Any:
+    def _as_declared(self, name: str, values: Any) -> Any:
         try:
             return self.declared.converted(name, values)
         except pa.ArrowInvalid as error:
@@ -360,9 +361,7 @@ class TextSource(FileSource, ABC):
             raise pa.ArrowInvalid(f"column {name!r}: {why}") from error
 
 
-def _with_objects(
-    counts: Mapping[str, Counter[Feature | None]],
-) -> dict[str, Counter[Feature | None]]:
+def _with_objects(counts: Counts) -> Counts:
     """The columns without what fewer lines have: a field, or the fields of an object of its name.
 
     Where the lines are as many, a name with a dot is that of a field.

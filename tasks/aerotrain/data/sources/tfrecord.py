@@ -1,7 +1,6 @@
 """The source of TFRecord files of ``tf.train.Example``, read without TensorFlow."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -24,10 +23,11 @@ from aerotrain.data.records import (
     read_frames,
     to_pad,
 )
+from aerotrain.data.sources.batch import Batch, BatchBuilder, SourceError
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
-from aerotrain.data.sources.files import FileSource, file_and_span
-from aerotrain.data.sources.input_file import InputFile, checked_beginning
-from aerotrain.data.sources.protocol import Batch, BatchBuilder, SourceError
+from aerotrain.data.sources.file_source import FileSource, file_and_span
+from aerotrain.data.sources.files import InputFile, checked_beginning
+from aerotrain.data.sources.source import Inferred
 
 _DTYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
 
@@ -57,14 +57,13 @@ message_type { name: "Example"
 """
 
 
-@dataclass(frozen=True)
 class ExampleSource(FileSource):
     """TFRecord files below a URL, each a fragment. A list of one value is read as a scalar."""
 
     options = COLUMN_OPTIONS | {"pad"}
 
-    def schema(self) -> Schema:
-        """The schema of the first record that ``read`` does not reject."""
+    def infer(self) -> Inferred:
+        """The features of the first record that is an Example."""
         why = ""
         for file in self.files:
             for _, record in _frames(file):
@@ -74,14 +73,14 @@ class ExampleSource(FileSource):
                     why = why or f" ({error})"
                     continue
                 names = self.declared.selected(file.url, list(features))
-                return {name: self._feature_of(name, *features[name]) for name in names}
+                return Inferred({name: self._feature_of(name, *features[name]) for name in names})
         raise SourceError(
             "the source is empty: there is no tf.train.Example in "
             f"{counted(len(self.files), 'file')}{why}; check that the input is where "
             "the source looks for it"
         )
 
-    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+    def batches(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
         file, _ = file_and_span(description)
         # An Example has three types; the cast to the schema follows.
