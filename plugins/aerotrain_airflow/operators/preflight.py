@@ -206,7 +206,7 @@ def _check_shards(jobs: Sequence[Job]) -> None:
     readers = max((job.count(job.reader) for job in jobs), default=0)
     for job in jobs:
         if job.module == _PLAN:
-            shards = PlanArguments.of(job.arguments).shards
+            shards = PlanArguments.from_dict(job.arguments).shards
             if shards < readers:
                 raise SpecError(
                     f"{counted(shards, 'shard')} cannot be shared by {readers} readers, for "

@@ -5,10 +5,12 @@ Any backend's replicas do, so a page about a run needs no access to processes or
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from dataclasses import asdict, dataclass, field
+from typing import Self
 
+from aerotrain.contract.errors import SpecError
 from aerotrain.contract.layout import REPLICAS
+from aerotrain.contract.validation import read
 
 #: Seconds between two reports of a process. One that has not reported for several of these is gone.
 REPORTED_EVERY = 10.0
@@ -50,19 +52,6 @@ class ProcessStatus:
     limit: int | None = None
     step_times: Mapping[str, StepTime] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """Read from JSON; fields of a later version are ignored."""
-        times = {
-            name: StepTime(**_known(StepTime, each))
-            for name, each in values.get("step_times", {}).items()
-        }
-        return cls(**{**_known(cls, values), "step_times": times})
-
-
-def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    return {each.name: values[each.name] for each in fields(kind) if each.name in values}
-
 
 def key_of(replica: str) -> str:
     """The key of the object of a replica."""
@@ -92,6 +81,11 @@ class ReplicaStatus:
             ValueError: the content is no status.
         """
         try:
-            return cls(tuple(map(ProcessStatus.of, json.loads(content)["processes"])))
-        except (KeyError, TypeError, AttributeError) as error:
+            return cls(
+                tuple(
+                    read(ProcessStatus, each, strict=False)
+                    for each in json.loads(content)["processes"]
+                )
+            )
+        except (KeyError, TypeError, SpecError) as error:
             raise ValueError(f"no status of a replica: {error}") from error

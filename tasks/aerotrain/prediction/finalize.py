@@ -22,7 +22,7 @@ def run(replica: Replica) -> str:
     Raises:
         FinalError: a partition is missing, or too many records were rejected.
     """
-    store = open_store(PredictFinalizeArguments.of(replica.job.arguments).predictions)
+    store = open_store(PredictFinalizeArguments.from_dict(replica.job.arguments).predictions)
     plan = PredictionPlan.read(store)
     if store.exists(MANIFEST):
         print(f"already finalized: {store.url}")

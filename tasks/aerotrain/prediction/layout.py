@@ -84,7 +84,7 @@ class PredictionPlan:
             )
         return cls(
             model=data["model"],
-            arguments=PredictArguments.of(data["arguments"]),
+            arguments=PredictArguments.from_dict(data["arguments"]),
             source=data["source"],
             reading=data["reading"] and schema_from_dict(data["reading"]),
             needed=schema_from_dict(data["needed"]),

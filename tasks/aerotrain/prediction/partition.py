@@ -47,7 +47,7 @@ def run(replica: Replica) -> dict[str, int]:
         FinalError: there is no such partition, the model cannot be loaded, or more than
             ``max_rejected`` records of one are rejected.
     """
-    arguments = PredictPartitionArguments.of(replica.job.arguments)
+    arguments = PredictPartitionArguments.from_dict(replica.job.arguments)
     store = open_store(arguments.predictions)
     plan = PredictionPlan.read(store)
     numbers, done = numbers_of_task(store, arguments.first, arguments.count, plan.partitions)

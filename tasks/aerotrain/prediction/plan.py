@@ -37,7 +37,7 @@ def run(replica: Replica) -> dict[str, Any]:
     Raises:
         FinalError: the model does not exist, the source is empty, or does not fit the model.
     """
-    arguments = PredictArguments.of(replica.job.arguments)
+    arguments = PredictArguments.from_dict(replica.job.arguments)
     model = version_of(replica.job.store, arguments)
     plan, partitions = make_plan(model, arguments)
     store = open_store(replica.job.store).child(predictions_key(plan.fingerprint))

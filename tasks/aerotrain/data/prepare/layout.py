@@ -144,7 +144,7 @@ class Plan:
         return cls(
             source=data["source"],
             schema=None if data["schema"] is None else schema_from_dict(data["schema"]),
-            rules=PlanArguments.of(data["rules"]),
+            rules=PlanArguments.from_dict(data["rules"]),
             partitions=tuple(data["parts"]),
             shards_per_partition=data["shards_per_part"],
             baseline=data["baseline"],

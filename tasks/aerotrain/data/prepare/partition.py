@@ -59,7 +59,7 @@ def run(replica: Replica) -> dict[str, int]:
         FinalError: there is no such partition, or more than ``max_rejected`` records of one are
             rejected.
     """
-    arguments = PartitionArguments.of(replica.job.arguments)
+    arguments = PartitionArguments.from_dict(replica.job.arguments)
     store, root = open_store(arguments.dataset), open_store(replica.job.store)
     plan = Plan.read(store)
     count = len(plan.partitions)

@@ -36,7 +36,7 @@ def run(replica: Replica) -> dict[str, Any]:
     Raises:
         FinalError: the source is empty, or its columns are not those of the last data set.
     """
-    arguments = PlanArguments.of(replica.job.arguments)
+    arguments = PlanArguments.from_dict(replica.job.arguments)
     plan, partitions = make_plan(arguments)
     root = open_store(replica.job.store)
     store = root.child(dataset_key(plan.fingerprint))
