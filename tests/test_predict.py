@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.job import Job
-from aerotrain.contract.predicting import PredictArguments
+from aerotrain.contract.preparing import PredictArguments
 from aerotrain.data.dataset import Feature, load_dataset
 from aerotrain.prediction import finalize, partition, plan
 from aerotrain.replica import Replica

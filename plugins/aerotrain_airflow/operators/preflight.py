@@ -15,8 +15,7 @@ from aerotrain.contract.steps import check_of
 from aerotrain.store import probe
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.operators.description import check_run, describe, with_code_published
-from aerotrain_airflow.operators.job import JobOperator
-from aerotrain_airflow.operators.launchers import choose_launcher
+from aerotrain_airflow.operators.job import JobOperator, choose_launcher
 from aerotrain_airflow.operators.task_try import WorkerGoneError, translated
 from aerotrain_airflow.params import RunParam
 from aerotrain_airflow.settings import Settings

@@ -59,6 +59,11 @@ DATA = "data"
 ALIAS, PROMOTIONS, REMOVALS = "aliases/serving.json", "aliases/promotions", "aliases/removals"
 
 
+def status_key(replica: str) -> str:
+    """The report of a replica, in the folder of its task."""
+    return f"{REPLICAS}/{replica}.json"
+
+
 def dataset_key(fingerprint: str) -> str:
     """The folder of a data set."""
     return f"{DATASETS}/{fingerprint}"

@@ -10,12 +10,14 @@ from typing import Annotated, Any, ClassVar
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.gate import SERVING, Choice, Rule, RuleKind, check_gate
 from aerotrain.contract.job import Deadlines, Job, Restarts
-from aerotrain.contract.predicting import (
+from aerotrain.contract.preparing import (
+    FinalizeArguments,
+    PartitionArguments,
+    PlanArguments,
     PredictArguments,
     PredictFinalizeArguments,
     PredictPartitionArguments,
 )
-from aerotrain.contract.preparing import FinalizeArguments, PartitionArguments, PlanArguments
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.contract.validation import Count, Limits, Positive, Validated

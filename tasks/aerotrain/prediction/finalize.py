@@ -4,7 +4,7 @@ import json
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.layout import DATA, QUARANTINE
-from aerotrain.contract.predicting import PredictFinalizeArguments
+from aerotrain.contract.preparing import PredictFinalizeArguments
 from aerotrain.data.prepare.layout import partition_key
 from aerotrain.data.prepare.quarantine import SHOWN, check_rejected
 from aerotrain.prediction.layout import VERSION, PredictedPartition, PredictionPlan, file_key

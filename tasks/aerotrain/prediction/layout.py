@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.layout import DATA, PLAN
-from aerotrain.contract.predicting import PredictArguments
+from aerotrain.contract.preparing import PredictArguments
 from aerotrain.data.dataset import Schema, schema_from_dict, schema_to_dict
 from aerotrain.data.sources import Rejected
 from aerotrain.serving.classes import Classes

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aerotrain.contract.errors import counted
-from aerotrain.contract.predicting import PredictPartitionArguments
+from aerotrain.contract.preparing import PredictPartitionArguments
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
 from aerotrain.data.prepare.layout import (
     PlannedPartition,

@@ -8,7 +8,7 @@ from typing import Any
 from aerotrain.contract.errors import FinalError, SpecError, counted, nearest
 from aerotrain.contract.gate import SERVING
 from aerotrain.contract.layout import PLAN, path_segment, predictions_key
-from aerotrain.contract.predicting import PredictArguments
+from aerotrain.contract.preparing import PredictArguments
 from aerotrain.data.dataset import Feature, Schema, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.prepare.cast import cast_to_schema

@@ -33,8 +33,7 @@ from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
 from aerotrain.contract.job import Deadlines, Job
 from aerotrain.contract.layout import JOB
 from aerotrain.contract.options import options_of
-from aerotrain.contract.predicting import PredictArguments
-from aerotrain.contract.preparing import PlanArguments
+from aerotrain.contract.preparing import PlanArguments, PredictArguments
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_of
 from aerotrain.contract.strategy import TrainingOptions

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Self
 
 from aerotrain.contract.errors import AerotrainError
-from aerotrain.contract.replica_status import (
+from aerotrain.contract.layout import status_key
+from aerotrain.contract.status import (
     REPORTED_EVERY,
     ProcessStatus,
     ReplicaStatus,
     StepTime,
-    key_of,
 )
 from aerotrain.replica import Replica, began
 from aerotrain.store import MissingError, Store, open_store
@@ -38,7 +38,7 @@ class StatusWriter:
         #: Times of steps by replica, for the next report.
         self.step_times: Mapping[str, StepTime] = {}
         self._store = store
-        self._key = key_of(name)
+        self._key = status_key(name)
         self._earlier: ReplicaStatus | None = None
         self._process = ProcessStatus(began=began(), host=node)
         self._change = threading.Event()

@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import counted
 from aerotrain.contract.layout import TENSORBOARD
-from aerotrain.contract.replica_status import StepTime
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain.contract.status import Progress
+from aerotrain.contract.status import Progress, StepTime
 from aerotrain.training.background.curve_writer import CurveWriter
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.checkpoints.interval import GrowingInterval, Interval
