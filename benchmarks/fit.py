@@ -83,7 +83,7 @@ def main() -> None:
         "multi_worker_mirrored": lambda: tf.distribute.MultiWorkerMirroredStrategy(resolver),
         "parameter_server": lambda: tf.distribute.ParameterServerStrategy(resolver),
     }[job.strategy]()
-    arguments = TrainArguments.of(job.arguments)
+    arguments = TrainArguments.from_dict(job.arguments)
     rate = steps_a_second(strategy, job.strategy, arguments, int(sys.argv[1]))
     print(f"steps_per_second={rate}", flush=True)
 

@@ -117,7 +117,7 @@ class Data:
         )
         return InputPipeline(
             job=job,
-            arguments=TrainArguments.of(arguments),
+            arguments=TrainArguments.from_dict(arguments),
             dataset=self.dataset,
             code=UserCode.load("untransformed"),
             scratch=scratch,

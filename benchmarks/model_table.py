@@ -171,7 +171,7 @@ class Table:
         if row in self._fits:
             return self._fits[row]
         job, code = self._job("one_device", self._arguments(row)), UserCode.load("kinds")
-        arguments = TrainArguments.of(job.arguments)
+        arguments = TrainArguments.from_dict(job.arguments)
         scratch = self._folder / f"fit-{self._runs}"
         scratch.mkdir()
         feed = InputPipeline(

@@ -10,8 +10,7 @@ from datetime import timedelta
 from airflow.sdk import dag
 
 from aerotrain_airflow.params import RunParam, training_params
-from aerotrain_airflow.steps import evaluate, export, prepare, train
-from aerotrain_airflow.steps.gate import at_least, no_worse
+from aerotrain_airflow.steps import at_least, evaluate, export, no_worse, prepare, train
 
 
 @dag(

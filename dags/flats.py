@@ -13,8 +13,7 @@ from pathlib import Path
 from airflow.sdk import Asset, dag
 
 from aerotrain_airflow.params import RunParam, training_params
-from aerotrain_airflow.steps import evaluate, export, prepare, promote, train
-from aerotrain_airflow.steps.gate import at_least, no_worse
+from aerotrain_airflow.steps import at_least, evaluate, export, no_worse, prepare, promote, train
 
 TABLE = Path(__file__).parent / "data" / "flats.parquet"
 

@@ -25,8 +25,7 @@ from airflow.sdk import (
 from aerotrain_airflow.dates import FoldersOfRun
 from aerotrain_airflow.params import prediction_params, training_params
 from aerotrain_airflow.settings import Settings
-from aerotrain_airflow.steps import evaluate, export, predict, prepare, promote, train
-from aerotrain_airflow.steps.gate import no_worse
+from aerotrain_airflow.steps import evaluate, export, no_worse, predict, prepare, promote, train
 from aerotrain_airflow.steps.late_runs import report_late
 from aerotrain_airflow.steps.new_files import NewFiles
 

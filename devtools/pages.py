@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from aerotrain.contract.options import Option, Section, options_of
+from aerotrain.contract.options import JSON_TYPES, Declared, Section, options_of
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain_airflow.params import OPTIONS
 from aerotrain_airflow.settings import Settings
@@ -97,7 +97,7 @@ def options_page() -> str:
                 mark = "" if each.option.in_form else " †"
                 default = json.dumps(each.default, ensure_ascii=False)
                 help_ = each.option.full_help.replace("\n", "<br>").replace("|", "\\|")
-                lines.append(f"| `{name}`{mark} | {_values(each.option)} | `{default}` | {help_} |")
+                lines.append(f"| `{name}`{mark} | {_values(each)} | `{default}` | {help_} |")
     lines += [
         "",
         "## Settings",
@@ -115,13 +115,15 @@ def options_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _values(option: Option) -> str:
+def _values(declared: Declared) -> str:
     """The type of an option's value, and its bounds."""
+    option = declared.option
     if option.choices:
         return ", ".join(f"`{each}`" for each in option.choices)
     bounds = {"≥": option.minimum, ">": option.above, "≤": option.maximum}
     said = [f"{sign} {value:g}" for sign, value in bounds.items() if value is not None]
-    return ", ".join([option.kind.value, *said, *(["or null"] if option.optional else [])])
+    or_null = ["or null"] if declared.type.optional else []
+    return ", ".join([JSON_TYPES[declared.type.kind], *said, *or_null])
 
 
 if __name__ == "__main__":

@@ -57,9 +57,9 @@ def test_words_that_cannot_be_parsed_are_refused_in_one_line(words, sentence, ca
         ([*TRAIN, "--workers", "2"], "asks for 2 workers but 'one_device' is one process"),
         ([*TRAIN, "--strategy", "parameter_server", "--ps", "0"], "ask for 1 ps or more"),
         ([*TRAIN, "--progress-timeout", "0"], "progress_timeout must be a number of 5 or"),
-        ([*TRAIN[:-1], "bucket"], "the store 'bucket' has no scheme"),
+        ([*TRAIN[:-1], "bucket"], "store of a job must be a URL, such as s3:"),
         (["prepare", "digits", "--store", "file:///x", "--shards", "0"], "shards must be a whole"),
-        ([*TRAIN, "--hparams", "3", "--learning-rate", "0.1"], "hparams of train must be an obj"),
+        ([*TRAIN, "--hparams", "3", "--learning-rate", "0.1"], "hparams must be an object, got 3"),
         ([*TRAIN, "--code", "/no/such"], "--code names no folder: /no/such; give the folder of"),
         (["prepare", "{}", "--store", "file:///x"], "the source names no kind"),
         (["prepare", "digits", "--store", "file:///x", "--processes", "0"], "processes must be"),
@@ -260,9 +260,11 @@ def test_the_chief_saves_while_the_ps_still_serve(tmp_path):
 
 
 def test_the_learning_rate_is_an_option_by_hand_too() -> None:
-    assert "learning_rate" not in TrainArguments.of(job_of(parse(TRAIN)).arguments).all_hparams
+    assert (
+        "learning_rate" not in TrainArguments.from_dict(job_of(parse(TRAIN)).arguments).all_hparams
+    )
     given = [*TRAIN, "--learning-rate", "0.1", "--hparams", '{"units": 8}']
-    hparams = TrainArguments.of(job_of(parse(given)).arguments).given_hparams
+    hparams = TrainArguments.from_dict(job_of(parse(given)).arguments).given_hparams
     assert hparams == {"learning_rate": 0.1, "units": 8}
 
 

@@ -269,7 +269,7 @@ def test_a_model_that_keras_cannot_load_again_has_no_such_file(tmp_path, capsys)
 def test_a_retry_of_an_export_that_was_killed_uses_another_version(digits, trained):
     replica = digits.replica("export", "died", model=trained, data=digits.data)
     serving = open_store(digits.store).child("serving")
-    description = export.description(replica.job, ExportArguments.of(replica.job.arguments))
+    description = export.description(replica.job, ExportArguments.from_dict(replica.job.arguments))
     died = claim_version(serving, description)
     serving.put(f"{died}/variables/variables.index", b"half of it")
     assert export.run(replica) == f"{serving.url}/{died + 1}"
@@ -287,7 +287,7 @@ def test_a_retrained_model_is_exported_as_another_version(digits, trained, tmp_p
         store.put("weights/manifest.json", weights)
         model = {**document, "checkpoint": f"{store.url}/weights", **changed}
         store.put("model.json", json.dumps(model).encode())
-        return export.description(job, ExportArguments.of(job.arguments))
+        return export.description(job, ExportArguments.from_dict(job.arguments))
 
     first = described(b"first")
     assert described(b"first") == first

@@ -18,7 +18,7 @@ PUBLICATION = Manifest(files={"data": StoredFile(4, "digest")})
 PLANNED = DatasetPlan(
     source={"kind": "csv"},
     schema=None,
-    rules=PlanArguments.of({"source": {"kind": "csv", "url": "file:///data"}}),
+    rules=PlanArguments.from_dict({"source": {"kind": "csv", "url": "file:///data"}}),
     partitions=(),
     shards_per_partition=1,
 )

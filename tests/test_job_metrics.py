@@ -17,8 +17,7 @@ import yaml
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.launch.backend import LogLine
-from aerotrain_airflow.goodput import goodput_of
-from aerotrain_airflow.metrics import JobMetrics
+from aerotrain_airflow.goodput import JobMetrics, goodput_of
 from support.otlp_collector import otlp_collector
 from support.statsd_server import StatsdServer, statsd_server
 from support.waiting import wait_for
@@ -104,7 +103,7 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.launch.backend import LogLine
 from aerotrain_airflow.goodput import goodput_of
-from aerotrain_airflow.metrics import JobMetrics
+from aerotrain_airflow.goodput import JobMetrics
 
 stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
 metrics = JobMetrics(stats, "digits", "train")

@@ -10,8 +10,7 @@ from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 from aerotrain.contract.errors import SpecError
 from aerotrain.store import Store, open_store
 from aerotrain_airflow.steps import watched
-from aerotrain_airflow.steps.new_files import NewFiles
-from aerotrain_airflow.steps.watched import CLAIM_SECONDS, PATIENCE, WatchedPrefix
+from aerotrain_airflow.steps.new_files import CLAIM_SECONDS, PATIENCE, NewFiles, WatchedPrefix
 
 
 class Watcher:

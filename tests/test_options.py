@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,13 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.options import (
-    OptionType,
     Section,
-    check_options,
     check_strategy,
     option,
     options_of,
 )
 from aerotrain.contract.training import TrainArguments
+from aerotrain.contract.validation import Columns, Positive, Seconds, Validated
 from aerotrain.standalone.cli import parse
 from aerotrain_airflow.params import OPTIONS, training_params
 from devtools.pages import options_page
@@ -25,21 +25,33 @@ from devtools.pages import options_page
 DOCS = Path(__file__).parent.parent / "docs"
 
 
+class Color(StrEnum):
+    RED = "red"
+
+
 @dataclass(frozen=True, kw_only=True)
-class Few:
+class Part(Validated):
+    TITLE = "a part"
+
+    color: Color
+
+
+@dataclass(frozen=True, kw_only=True)
+class Few(Validated):
+    TITLE = "few"
+
     size: int = option(4, title="Size", help="h", section=Section.DATA, minimum=1, maximum=9)
     rate: float = option(0.5, title="Rate", help="h", section=Section.TRAINING, above=0)
     word: str = option("a", title="Word", help="h", section=Section.DATA, choices=("alpha", "a"))
-    most: float | None = option(
-        None, title="Most", help="h", section=Section.DATA, kind=OptionType.NUMBER, above=0
-    )
+    most: float | None = option(None, title="Most", help="h", section=Section.DATA, above=0)
     on: bool = option(False, title="On", help="h", section=Section.DATA)
     axes: Mapping[str, int] = option(
         {}, title="Axes", help="h", section=Section.DATA, keys=("x", "y")
     )
-
-    def __post_init__(self) -> None:
-        check_options(self)
+    columns: Columns = ()
+    shares: Mapping[str, Positive] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
+    limit: Seconds | None = None
 
 
 @pytest.mark.parametrize(
@@ -54,19 +66,28 @@ class Few:
         ({"rate": "0.5"}, "rate must be a number above 0, got '0.5'"),
         ({"rate": None}, "rate must be a number above 0, got None"),
         ({"most": -1}, "most must be a number above 0 or null, got -1"),
-        ({"word": "alfa"}, "there is no word 'alfa', did you mean 'alpha'.*one of alpha, a"),
+        ({"word": "alfa"}, "word must be 'alpha' or 'a', got 'alfa', did you mean 'alpha'\\?"),
         ({"on": 1}, "on must be true or false, got 1"),
         ({"axes": []}, r"axes must be an object, got \[\]"),
         ({"axes": {"z": 1}}, "axes has no key 'z'; its keys are x, y"),
+        ({"columns": "id"}, r"columns of few must be a list of columns, got 'id'; write \['id'\]"),
+        ({"columns": ["a", 3]}, r"columns\[1\] of few must be a string, got 3"),
+        ({"shares": {"a": 0}}, r"shares\['a'\] of few must be a number above 0, got 0"),
+        ({"limit": "1"}, "limit of few must be a number of seconds above 0 or null, got '1'"),
+        ({"parts": [{"color": "read"}]}, "of a part must be 'red', got 'read', did you mean 'red'"),
+        ({"parts": [{"colour": "red"}]}, "a part has no field 'colour', did you mean 'color'"),
+        ({"parts": [{}]}, "a part needs color; missing: color"),
+        ({"parts": [3]}, "a part is described by an object, got 3"),
     ],
 )
 def test_a_value_outside_the_declaration_is_an_error_that_names_the_option(wrong, message):
     with pytest.raises(SpecError, match=message):
-        Few(**wrong)
+        Few.from_dict(wrong)
 
 
 def test_values_inside_the_declaration_are_accepted():
     assert Few(size=9, rate=1, most=None, word="alpha", on=True, axes={"x": 2}).size == 9
+    assert Few.from_dict({"parts": [{"color": "red"}]}) == Few(parts=(Part(color=Color.RED),))
 
 
 def test_options_are_in_the_order_of_the_sections_of_the_form():
@@ -201,7 +222,7 @@ def test_a_run_cannot_choose_where_its_data_are_sent():
 @pytest.mark.parametrize("name", list(OPTIONS))
 def test_every_option_has_a_valid_default_and_a_description(name):
     declared = OPTIONS[name]
-    declared.option.check(name, declared.default)
+    declared.check(declared.default)
     assert declared.option.title
     assert declared.option.help.rstrip("*").endswith((".", "variables"))
 

@@ -84,7 +84,7 @@ def test_hparams_of_the_form_come_before_those_of_the_dag():
     task = dag.get_task("train")
     context = {"params": dag.params.dump()}
     rendered = task.render_template(task.job["arguments"], context)
-    assert TrainArguments.of(rendered).given_hparams == {
+    assert TrainArguments.from_dict(rendered).given_hparams == {
         "learning_rate": 0.1,
         "units": 8,
         "drop": 0.1,

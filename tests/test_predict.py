@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.job import Job
-from aerotrain.contract.predicting import PredictArguments
+from aerotrain.contract.preparing import PredictArguments
 from aerotrain.data.dataset import Feature, load_dataset
 from aerotrain.prediction import finalize, partition, plan
 from aerotrain.replica import Replica
@@ -303,15 +303,14 @@ def test_a_table_whose_column_has_another_type_than_the_model_takes_is_refused(s
     [
         ({"keep": "flat"}, "keep of predict must be a list of columns, got 'flat'"),
         ({"keep": ["flat", "flat"]}, "names a column twice"),
-        ({"batch_size": 0}, "batch_size of predict must be 1 or more, got 0"),
+        ({"batch_size": 0}, "batch_size of predict must be a whole number of 1"),
         ({"source": {"url": "s3://x/y"}}, "the source names no kind"),
-        ({"dag_id": 3}, "dag_id of predict must be the id of a DAG"),
     ],
 )
 def test_wrong_arguments_are_refused(wrong, message):
     given = {"model": "serving", "source": {"kind": "csv", "url": "file:///x"}}
     with pytest.raises(SpecError, match=message):
-        PredictArguments.of(given | wrong)
+        PredictArguments.from_dict(given | wrong)
 
 
 def test_images_are_predicted_in_batches_and_named_by_their_files(exported, predict, tmp_path):

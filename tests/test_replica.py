@@ -13,8 +13,9 @@ import pytest
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import Job
-from aerotrain.contract.replica_status import ReplicaStatus, key_of
+from aerotrain.contract.layout import status_key
 from aerotrain.contract.replicas import ReplicaName, Role
+from aerotrain.contract.status import ReplicaStatus
 from aerotrain.lease import Lease
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
@@ -107,7 +108,7 @@ def test_a_replica_reports_the_node_of_its_pod_or_its_host(
     replica = Replica.from_environment({**environment, **variables}, tmp_path)
     store = open_store(job.prefix)
     StatusWriter(store, "chief", replica.node)._report()
-    [process] = ReplicaStatus.from_json(store.get(key_of("chief"))).processes
+    [process] = ReplicaStatus.from_json(store.get(status_key("chief"))).processes
     assert process.host == host
 
 

@@ -84,7 +84,7 @@ def test_each_field_of_the_policy_keeps_versions_and_what_they_were_made_of(
         str(number): pipelines.whole("flats", f"r{number}", 10 - number, number)
         for number in (1, 2, 3)
     }
-    gone = going(planned(pipelines, RetentionPolicy.of({**vars(LEAST), **policy})))
+    gone = going(planned(pipelines, RetentionPolicy.from_dict({**vars(LEAST), **policy})))
     versions = {each.name for each in contents_of(pipelines.store).items.values()} & made.keys()
     assert versions - {key.rpartition("/")[2] for key in gone} == left
     for number in left:
@@ -105,7 +105,7 @@ def test_what_is_served_or_could_be_by_rollbacks_is_kept_with_its_run_data_and_c
         assert pipelines.keys(*made[number].values()) <= plan.kept.keys()
     for number in (1, 3, 5):
         assert pipelines.keys(*made[number].values()) <= going(plan)
-    deep = planned(pipelines, RetentionPolicy.of({**vars(LEAST), "keep_rollbacks": 2}))
+    deep = planned(pipelines, RetentionPolicy.from_dict({**vars(LEAST), "keep_rollbacks": 2}))
     assert pipelines.keys(*made[1].values()) <= deep.kept.keys()
 
 
@@ -133,7 +133,7 @@ def test_a_run_that_was_written_to_lately_keeps_what_it_reads_and_what_its_tasks
     result = {"attempt": "1", "value": {"dataset": other, "partitions": []}}
     place = pipelines.store.child("flats/runs/running/prepare.plan")
     place.put("result.json", json.dumps(result).encode())
-    plan = planned(pipelines, RetentionPolicy.of({**vars(LEAST), "keep_days": 0}))
+    plan = planned(pipelines, RetentionPolicy.from_dict({**vars(LEAST), "keep_days": 0}))
     assert going(plan) == set()
     assert plan.kept[pipelines.key(data)] == "needed by flats/runs/running"
     assert {pipelines.key(code), pipelines.key(other)} <= plan.kept.keys()
@@ -181,7 +181,7 @@ def test_other_things_in_the_bucket_are_left(pipelines: Pipelines) -> None:
 )
 def test_a_policy_that_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        RetentionPolicy.of(values)
+        RetentionPolicy.from_dict(values)
 
 
 def test_a_damaged_document_of_a_kept_item_ends_the_plan(pipelines: Pipelines) -> None:

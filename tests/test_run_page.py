@@ -8,19 +8,25 @@ import pytest
 
 from aerotrain.contract.curves import Curves, Point
 from aerotrain.contract.event_log import Event, EventType
-from aerotrain.contract.replica_status import (
+from aerotrain.contract.layout import status_key
+from aerotrain.contract.status import (
     GONE_AFTER,
     ProcessStatus,
     ReplicaStatus,
     StepTime,
-    key_of,
 )
 from aerotrain.store import StoreUnavailable, open_store
-from aerotrain_airflow.run_page.marks import at_steps, failure_of, marks_of
-from aerotrain_airflow.run_page.rights import Answers
 from aerotrain_airflow.run_page.run_data import run_data
-from aerotrain_airflow.run_page.store_files import file_of, list_page
-from aerotrain_airflow.run_page.timeline import lanes_of, slowest, spans_of, step_times
+from aerotrain_airflow.run_page.store_files import Answers, file_of, list_page
+from aerotrain_airflow.run_page.timeline import (
+    at_steps,
+    failure_of,
+    lanes_of,
+    marks_of,
+    slowest,
+    spans_of,
+    step_times,
+)
 
 NOW = 1000.0
 
@@ -177,9 +183,9 @@ def store(tmp_path):
         chief(EventType.TRAIN, 920.0, step=200, seconds=25.0),
     ]
     train.put("events-chief.jsonl", "\n".join(each.to_json() for each in events).encode())
-    train.put(key_of("chief"), ReplicaStatus((process(890, 900, NOW),)).to_json())
-    train.put(key_of("worker-10"), ReplicaStatus((process(890, 900, NOW),)).to_json())
-    train.put(key_of("worker-9"), ReplicaStatus((process(890, 900, NOW),)).to_json())
+    train.put(status_key("chief"), ReplicaStatus((process(890, 900, NOW),)).to_json())
+    train.put(status_key("worker-10"), ReplicaStatus((process(890, 900, NOW),)).to_json())
+    train.put(status_key("worker-9"), ReplicaStatus((process(890, 900, NOW),)).to_json())
     evaluate = store.child("runs/one/evaluate")
     evaluate.put("card.html", b"<p>card</p>")
     evaluate.put("metrics.json", json.dumps({"metrics": {"accuracy": 0.9}}).encode())
@@ -216,7 +222,7 @@ def test_of_replicas_that_wait_for_each_other_the_one_that_waits_least_is_the_sl
     """All of their steps take equally long."""
     for name, communication in (("chief", 0.06), ("worker-9", 0.065), ("worker-10", 0.01)):
         reported = replace(process(890, 900, NOW), step_times={name: step_time(0.1, communication)})
-        store.put(f"runs/one/train/{key_of(name)}", ReplicaStatus((reported,)).to_json())
+        store.put(f"runs/one/train/{status_key(name)}", ReplicaStatus((reported,)).to_json())
     [training] = run_data(store, "flats", "one", NOW)["trainings"]
     assert [each["replica"] for each in training["step_times"]] == [
         "chief",
@@ -248,7 +254,7 @@ def test_no_replica_is_slow_alone_or_if_it_is_about_as_fast_as_the_others(times)
 
 def test_a_restart_that_is_marked_while_the_training_runs_is_counted(store):
     again = ReplicaStatus((process(890, 900, 940), process(950, 960, NOW)))
-    store.put(f"runs/one/train/{key_of('chief')}", again.to_json())
+    store.put(f"runs/one/train/{status_key('chief')}", again.to_json())
     [training] = run_data(store, "flats", "one", NOW)["trainings"]
     assert [each["kind"] for each in training["marks"]] == ["restart"]
     assert training["goodput"]["restarts"] == 1

@@ -119,7 +119,7 @@ def test_a_large_table_whose_values_depend_on_its_shape_is_refused(monkeypatch):
 
 def test_a_partitioner_is_refused_with_an_alternative():
     with pytest.raises(SpecError, match=r"'parameter_server' cannot partition.*ShardedEmbedding"):
-        TrainArguments.of({"model": "m", "data": "d", "variable_partitioner": "min_size"})
+        TrainArguments.from_dict({"model": "m", "data": "d", "variable_partitioner": "min_size"})
 
 
 def test_two_parameter_servers_hold_the_shards_of_one_table(digits):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aerotrain.contract.replica_status import ProcessStatus, ReplicaStatus, StepTime
 from aerotrain.contract.replicas import ReplicaName, Role
+from aerotrain.contract.status import ProcessStatus, ReplicaStatus, StepTime
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.hooks.report import StepTimes
 from aerotrain.training.step_runner import LocalStepRunner, Spent

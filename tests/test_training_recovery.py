@@ -12,9 +12,9 @@ import pytest
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
-from aerotrain.contract.replica_status import ReplicaStatus, key_of
+from aerotrain.contract.layout import status_key
 from aerotrain.contract.replicas import ReplicaSpec, Role
-from aerotrain.contract.status import Progress, State
+from aerotrain.contract.status import Progress, ReplicaStatus, State
 from aerotrain.store import open_store
 from aerotrain.training.model_manifest import ModelManifest
 from support.listening import listening, open_to_network
@@ -173,7 +173,7 @@ def test_a_training_resumes_and_succeeds_whichever_of_its_processes_is_killed(
     assert trained.step >= steps_of(harmed.live.lines)[-1]
     assert trained.step % 40 == 0, "it ends with an epoch"
     train = open_store(f"{digits.store}/runs/{run_of(strategy)}/train")
-    times = ReplicaStatus.from_json(train.get(key_of("chief"))).processes[-1].step_times
+    times = ReplicaStatus.from_json(train.get(status_key("chief"))).processes[-1].step_times
     workers = {"worker-0", "worker-1"} if strategy == "parameter_server" else {"chief"}
     assert times.keys() == workers
     for each in times.values():

@@ -19,7 +19,7 @@ from airflow.sdk.definitions.param import ParamsDict
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.job import Deadlines, Job, Restarts
-from aerotrain.contract.options import Declared, OptionType, Section, option, options_of
+from aerotrain.contract.options import Declared, Section, option, options_of
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.retention import RetentionPolicy
@@ -70,7 +70,6 @@ class RunOptions:
         help="Run replicas as local processes or as pods, if the administrator allows it.",
         empty="the setting of this Airflow",
         section=Section.LAUNCHER,
-        kind=OptionType.STRING,
         choices=LAUNCHERS,
     )
     reuse: bool = option(
@@ -172,11 +171,11 @@ def _params(
 def _param(declared: Declared, default: Any) -> Param:
     """The param of that option, with the default of the pipeline."""
     described = declared.option
-    if default is None and described.kind is OptionType.OBJECT:
+    if default is None and declared.type.kind is Mapping:
         default = {}
     # Airflow's form shows a default that its schema rejects as an empty field.
-    described.check(declared.name, default)
-    schema = described.json_schema()
+    declared.check(default)
+    schema = declared.json_schema()
     if described.fixed:
         schema["const"] = default  # Airflow's form does not show it
     if described.choices:
@@ -216,7 +215,7 @@ class RunParam:
 
     def resolve(self, context: Context) -> Any:
         value, declared = context["params"][self.name], _DECLARED.get(self.name)
-        if value is None and declared is not None and not declared.option.optional:
+        if value is None and declared is not None and not declared.type.optional:
             return context["dag"].params.get_param(self.name).schema[_DEFAULT]
         return value
 

@@ -14,7 +14,7 @@ from aerotrain.contract.errors import FinalError, nearest
 #: The section of Airflow's configuration.
 SECTION = "aerotrain"
 
-#: The launchers (``launchers.py``); the first is the default.
+#: The launchers (``choose_launcher``); the first is the default.
 LAUNCHERS = ("process", "kubernetes")
 
 

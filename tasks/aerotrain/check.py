@@ -127,9 +127,9 @@ def run(replica: Replica) -> None:
     Raises:
         FinalError: it could not; the message is that of the step.
     """
-    given = CheckArguments.of(replica.job.arguments)
+    given = CheckArguments.from_dict(replica.job.arguments)
     job = Job.from_dict(given.job)
-    arguments = TrainArguments.of(job.arguments)
+    arguments = TrainArguments.from_dict(job.arguments)
     gpus = len(tf.config.list_physical_devices("GPU")) or job.replica(Role.CHIEF).resources.gpu
     known = None if given.prepare else split_of(load_dataset(arguments.data), TRAIN_SPLIT).records
     trial = Trial.of(job, arguments, gpus, known)
@@ -151,8 +151,8 @@ def run(replica: Replica) -> None:
         scratch=folder,
         termination_log=None,
     )
-    evaluations = [EvaluateArguments.of(each) for each in given.evaluations]
-    exports = [ExportArguments.of(each) for each in given.exports]
+    evaluations = [EvaluateArguments.from_dict(each) for each in given.evaluations]
+    exports = [ExportArguments.from_dict(each) for each in given.exports]
     for each in exports:
         check_installed(each.other_formats)
     with chdir(folder):  # where callbacks may write
@@ -173,7 +173,7 @@ def _first_records(
 
     if not given.prepare:
         return copy_first_records(arguments.data, records, folder / "first-records")
-    prepare = PlanArguments.of(given.prepare)
+    prepare = PlanArguments.from_dict(given.prepare)
     return write_first_records(prepare, records, folder / "first-records")
 
 

@@ -9,8 +9,7 @@ from airflow.sdk import DAG, Asset, Param, XComArg, task, task_group
 from aerotrain_airflow.operators.job import JobOperator
 from aerotrain_airflow.operators.preflight import PreflightOperator
 from aerotrain_airflow.params import RunParam, training_params
-from aerotrain_airflow.steps import train
-from aerotrain_airflow.steps.gate import at_least
+from aerotrain_airflow.steps import at_least, train
 
 JOBS = str(Path(__file__).parent.parent / "jobs")
 MODELS = str(Path(__file__).parent.parent / "models")

@@ -44,7 +44,7 @@ def main(output: str, devices: str, *words: str) -> None:
 
 def run(job: Job, scratch: Path, steps: int) -> dict[str, np.ndarray]:
     """The metrics after each execution, and the final weights and the counters."""
-    arguments = TrainArguments.of(job.arguments)
+    arguments = TrainArguments.from_dict(job.arguments)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(arguments.model)
     feed = InputPipeline(job=job, arguments=arguments, dataset=dataset, code=code, scratch=scratch)

@@ -255,7 +255,7 @@ def input_pipeline_of(replica: Replica, dataset: Dataset, code: Any) -> Any:
     # This import loads TensorFlow, which most tests do not need.
     from aerotrain.training.input_pipeline import InputPipeline
 
-    arguments = TrainArguments.of(replica.job.arguments)
+    arguments = TrainArguments.from_dict(replica.job.arguments)
     return InputPipeline(
         job=replica.job,
         arguments=arguments,

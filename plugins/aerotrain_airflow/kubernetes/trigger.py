@@ -14,10 +14,10 @@ from aerotrain.contract.status import State
 from aerotrain.launch.backend import LogLine, log_line
 from aerotrain.launch.decision import Ended
 from aerotrain.launch.driver import follow
+from aerotrain_airflow.goodput import JobMetrics
 from aerotrain_airflow.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.kubernetes.identity import Handle
 from aerotrain_airflow.kubernetes.plan import PodSettings
-from aerotrain_airflow.metrics import JobMetrics
 
 #: Seconds for which requests to end pods are retried; Airflow allows 30 to end a killed task.
 _RETRY_END_FOR = 20.0

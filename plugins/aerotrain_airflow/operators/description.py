@@ -50,7 +50,7 @@ def describe(
     )
     checked = ARGUMENTS.get(described.module)
     if checked is not None:
-        check_strategy(checked.of(described.arguments), described.strategy)
+        check_strategy(checked.from_dict(described.arguments), described.strategy)
     return described
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, get_current_context
 from airflow.sdk.definitions.param import ParamsDict
@@ -19,18 +19,17 @@ from aerotrain.contract.status import Result
 from aerotrain.launch.backend import LogLine, attempt_of, log_line
 from aerotrain.launch.decision import Ended
 from aerotrain.launch.launcher import Launcher
+from aerotrain.launch.process.backend import ProcessBackend
 from aerotrain.store import MissingError
 from aerotrain_airflow.dates import date_required
-from aerotrain_airflow.goodput import record
-from aerotrain_airflow.metrics import JobMetrics
-from aerotrain_airflow.operators.credentials import store_of
+from aerotrain_airflow.goodput import JobMetrics, record
+from aerotrain_airflow.operators.credentials import replica_base_environment, store_of
 from aerotrain_airflow.operators.description import (
     check_run,
     describe,
     with_code_published,
     without_unplaced_workers,
 )
-from aerotrain_airflow.operators.launchers import choose_launcher, trigger_of
 from aerotrain_airflow.operators.links import (
     REUSED_FROM,
     CardLink,
@@ -347,3 +346,44 @@ def _result(job: Job, attempt: str, settings: Settings) -> Any:
         "either code that it runs ended the process early, such as by os._exit(), then see its "
         "last lines; or the result was deleted"
     )
+
+
+if TYPE_CHECKING:
+    from airflow.triggers.base import BaseTrigger
+
+
+def choose_launcher(settings: Settings, holder: str) -> Launcher[Any]:
+    """The launcher that the settings name; ``holder`` is the task try that will use it.
+
+    Raises:
+        FinalError: a setting that this launcher needs is missing.
+    """
+    if settings.launcher == "kubernetes":
+        # Imported on use: the client takes a second to import.
+        from aerotrain_airflow.kubernetes.backend import from_settings
+
+        return Launcher(from_settings(settings, holder))
+    return Launcher(
+        ProcessBackend(
+            settings.scratch,
+            replica_base_environment(settings),
+            holder,
+            settings.python,
+            warm=settings.warm_start,
+        )
+    )
+
+
+def trigger_of(
+    settings: Settings, handle: str, holder: str, until: float | None
+) -> "BaseTrigger | None":
+    """The trigger that follows the group ``handle`` while its task is deferred.
+
+    None for local processes: a triggerer may run on another machine, and cannot see them.
+    """
+    if settings.launcher != "kubernetes":
+        return None
+    from aerotrain_airflow.kubernetes.trigger import JobTrigger
+
+    conn_id = settings.kubernetes_conn_id
+    return JobTrigger(handle=handle, conn_id=conn_id, holder=holder, until=until)

@@ -15,8 +15,7 @@ from aerotrain.contract.steps import check_of
 from aerotrain.store import probe
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.operators.description import check_run, describe, with_code_published
-from aerotrain_airflow.operators.job import JobOperator
-from aerotrain_airflow.operators.launchers import choose_launcher
+from aerotrain_airflow.operators.job import JobOperator, choose_launcher
 from aerotrain_airflow.operators.task_try import WorkerGoneError, translated
 from aerotrain_airflow.params import RunParam
 from aerotrain_airflow.settings import Settings
@@ -206,7 +205,7 @@ def _check_shards(jobs: Sequence[Job]) -> None:
     readers = max((job.count(job.reader) for job in jobs), default=0)
     for job in jobs:
         if job.module == _PLAN:
-            shards = PlanArguments.of(job.arguments).shards
+            shards = PlanArguments.from_dict(job.arguments).shards
             if shards < readers:
                 raise SpecError(
                     f"{counted(shards, 'shard')} cannot be shared by {readers} readers, for "

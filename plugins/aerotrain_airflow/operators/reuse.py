@@ -79,7 +79,7 @@ def _packages(settings: Settings) -> list[Any] | None:
 def _reads_served(job: Job) -> bool:
     """Whether the result depends on which version is served."""
     if job.module == "aerotrain.evaluation.evaluate":
-        evaluation = EvaluateArguments.of(job.arguments)
+        evaluation = EvaluateArguments.from_dict(job.arguments)
         return evaluation.compares and evaluation.baseline == SERVING
     return job.arguments.get("start_from") == SERVING
 

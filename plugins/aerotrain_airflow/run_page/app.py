@@ -23,9 +23,8 @@ from aerotrain.contract.errors import AerotrainError, SpecError
 from aerotrain.contract.layout import path_segment
 from aerotrain.store import MissingError, Store
 from aerotrain_airflow.operators.credentials import store_of
-from aerotrain_airflow.run_page.rights import Answers
 from aerotrain_airflow.run_page.run_data import run_data
-from aerotrain_airflow.run_page.store_files import HEADERS, file_of, list_page
+from aerotrain_airflow.run_page.store_files import HEADERS, Answers, file_of, list_page
 from aerotrain_airflow.settings import Settings
 
 _STATIC = Path(__file__).parent / "static"

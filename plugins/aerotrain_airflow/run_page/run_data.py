@@ -29,13 +29,20 @@ from aerotrain.contract.layout import (
     VERSIONS,
     path_segment,
 )
-from aerotrain.contract.replica_status import GONE_AFTER, ReplicaStatus
+from aerotrain.contract.status import GONE_AFTER, ReplicaStatus
 from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
 from aerotrain_airflow.goodput import goodput_of, merged
-from aerotrain_airflow.run_page.marks import at_steps, failure_of, marks_of
-from aerotrain_airflow.run_page.rights import content_of
-from aerotrain_airflow.run_page.timeline import Span, lanes_of, slowest, step_times
+from aerotrain_airflow.run_page.store_files import content_of
+from aerotrain_airflow.run_page.timeline import (
+    Span,
+    at_steps,
+    failure_of,
+    lanes_of,
+    marks_of,
+    slowest,
+    step_times,
+)
 
 #: The most evaluations that are read. Each is an object of its own.
 _MOST_EVALUATIONS = 200

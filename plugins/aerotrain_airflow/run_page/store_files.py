@@ -1,15 +1,24 @@
-"""Objects of the store for a browser: files, and lists of folders.
+"""Reads of the store for pages and browsers: objects, files, and lists of folders.
 
 A browser needs no key of the store, nor access to it. Files were written by pipelines, so their
 scripts must not act as the user who looks at them: they get an origin of their own, and load
 nothing.
+
+Many viewers ask for the same run every few seconds: an unchanged object is read once, and a slow
+store delays no page.
 """
 
 import html
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from mimetypes import guess_type
+from typing import Generic, TypeVar
 from urllib.parse import quote
+
+from cachetools import LRUCache, cached
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.store import Store
@@ -98,3 +107,87 @@ def _entries(folder: str, listed: Iterable[StoredObject]) -> list[tuple[str, int
             break
         sizes[name] = sizes.get(name, 0) + each.size
     return list(sizes.items())
+
+
+Value = TypeVar("Value")
+
+#: Objects that are kept, by key and version. Those of a run are at most some hundred kilobytes.
+_MOST_OBJECTS = 1000
+
+#: Seconds for which a request waits for the store, before it gets the last answer.
+_PATIENCE = 4.0
+
+#: Seconds for which an answer is new enough for other viewers.
+_FRESH = 2.0
+
+_MOST_ANSWERS = 100
+_THREADS = 8
+
+
+@cached(
+    LRUCache(_MOST_OBJECTS),
+    key=lambda store, found: (store.url, found.key, found.etag),
+    lock=threading.Lock(),
+)
+def content_of(store: Store, found: StoredObject) -> bytes:
+    """The content of an object of a listing, which is not read again while it is unchanged.
+
+    Raises:
+        MissingError: it was deleted meanwhile.
+    """
+    return store.get(found.key)
+
+
+@dataclass(frozen=True)
+class Answer(Generic[Value]):
+    """A value that was read at the time ``at``, and the error of a later attempt, if any."""
+
+    value: Value
+    at: float
+    error: str = ""
+
+
+class Answers(Generic[Value]):
+    """The last answer by key. Each is read in the background, by one thread at a time."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._last: LRUCache[Hashable, Answer[Value]] = LRUCache(_MOST_ANSWERS)
+        self._running: dict[Hashable, Future[Answer[Value]]] = {}
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="run-page")
+
+    def get(
+        self, key: Hashable, read: Callable[[], Value], patience: float = _PATIENCE
+    ) -> Answer[Value]:
+        """What ``read`` returns, or an earlier answer if that takes more than ``patience`` seconds.
+
+        Raises:
+            TimeoutError: there is no earlier answer.
+            Exception: what ``read`` raises, without an earlier answer.
+        """
+        with self._lock:
+            last = self._last.get(key)
+        if last is not None and self._now() - last.at < _FRESH:
+            return last
+        try:
+            return self._started(key, read).result(patience)
+        except Exception as error:
+            if last is None:
+                raise
+            reason = "it does not answer" if isinstance(error, TimeoutError) else str(error)
+            return Answer(last.value, last.at, reason)
+
+    def _started(self, key: Hashable, read: Callable[[], Value]) -> Future[Answer[Value]]:
+        def work() -> Answer[Value]:
+            answer = Answer(read(), self._now())
+            with self._lock:
+                self._last[key] = answer
+            return answer
+
+        with self._lock:
+            running = self._running.get(key)
+            if running is None:
+                running = self._running[key] = self._threads.submit(work)
+                running.add_done_callback(lambda _: self._running.pop(key, None))
+            return running

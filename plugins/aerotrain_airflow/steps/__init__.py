@@ -10,21 +10,28 @@ The steps read the options of a run (strategy, epochs, threshold, …) from the 
 ``aerotrain_airflow.params.training_params`` creates.
 """
 
-from aerotrain_airflow.steps.data import predict, prepare
 from aerotrain_airflow.steps.release import (
     approve,
+    at_least,
+    at_most,
+    bucket,
     evaluate,
     export,
+    no_worse,
     promote,
     rollback,
     serve_check,
 )
-from aerotrain_airflow.steps.training import train
+from aerotrain_airflow.steps.training import predict, prepare, train
 
 __all__ = [
     "approve",
+    "at_least",
+    "at_most",
+    "bucket",
     "evaluate",
     "export",
+    "no_worse",
     "predict",
     "prepare",
     "promote",

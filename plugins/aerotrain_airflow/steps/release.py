@@ -1,4 +1,13 @@
-"""The steps that decide about a trained model: judge it, export it, and serve it or not."""
+"""The steps that decide about a trained model: judge it, export it, and serve it or not.
+
+``at_least``, ``at_most`` and ``no_worse`` make the rules of a gate, whose other arguments
+``aerotrain.contract.gate.Rule`` describes::
+
+    evaluate(model, data, gate=[
+        at_least("accuracy", 0.95),
+        no_worse("auc", by=0.002, slices=["country", bucket("age", 4)]),
+    ], first_run="accept")
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +15,7 @@ from typing import Any
 from airflow.sdk import XComArg
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.gate import SERVING, Choice
+from aerotrain.contract.gate import SERVING, Choice, RuleKind
 from aerotrain.contract.steps import Format
 from aerotrain_airflow.kubernetes.pod import server_pod
 from aerotrain_airflow.kubernetes.template import merge
@@ -17,8 +26,32 @@ from aerotrain_airflow.operators.release import (
     RollbackOperator,
 )
 from aerotrain_airflow.params import REUSE, WHERE, RunParam
-from aerotrain_airflow.steps.gate import at_least
-from aerotrain_airflow.steps.jobs import PodTemplate, chief
+from aerotrain_airflow.steps.training import PodTemplate, chief
+
+
+def at_least(metric: str, bound: Any, **others: Any) -> dict[str, Any]:
+    """Refuse a model whose metric is below ``bound``, which may be a param of the run."""
+    return {"kind": RuleKind.AT_LEAST.value, "metric": metric, "bound": bound, **others}
+
+
+def at_most(metric: str, bound: Any, **others: Any) -> dict[str, Any]:
+    """Refuse a model whose metric, such as an error, is above ``bound``."""
+    return {"kind": RuleKind.AT_MOST.value, "metric": metric, "bound": bound, **others}
+
+
+def no_worse(metric: str, *, by: Any = 0.0, **others: Any) -> dict[str, Any]:
+    """Refuse a model that is worse than the baseline by more than ``by``.
+
+    Both are measured on the same records. The model is refused if a loss of ``by`` or less would
+    show a difference as large as the measured one with a probability below ``level`` only.
+    ``aerotrain.evaluation.intervals`` says how that is estimated.
+    """
+    return {"kind": RuleKind.NO_WORSE.value, "metric": metric, "by": by, **others}
+
+
+def bucket(column: str, buckets: int | Sequence[float]) -> dict[str, Any]:
+    """Slices of a number: that many quantiles of it, or the ranges between rising boundaries."""
+    return {"column": column, "buckets": buckets if isinstance(buckets, int) else list(buckets)}
 
 
 def evaluate(
@@ -41,7 +74,7 @@ def evaluate(
     """Evaluate the model on every record of the test split, and refuse it by the rules of ``gate``.
 
     Without ``gate``, the only rule is that ``metric`` is at least the run's ``threshold``.
-    ``aerotrain_airflow.steps.gate`` makes rules. ``no_worse`` compares with ``baseline``: the
+    ``no_worse`` compares with ``baseline``: the
     version that this pipeline serves, or the URL of one. While there is none, ``first_run``
     decides: ``accept`` or ``refuse``. ``leakage`` decides in the same way of a model with a column
     that alone predicts the label, of which there is a warning otherwise. ``group`` is a column of

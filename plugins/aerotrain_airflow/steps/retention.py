@@ -48,7 +48,7 @@ class RetentionOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Remove it, and list it in the log; returns the totals by kind, and what was removed."""
         with translated():
-            policy = RetentionPolicy.of(self.policy)
+            policy = RetentionPolicy.from_dict(self.policy)
             settings = Settings.read()
             store = store_of(settings.store, settings)
             pipeline = path_segment(self.pipeline) if self.pipeline else None

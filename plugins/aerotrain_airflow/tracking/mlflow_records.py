@@ -147,7 +147,7 @@ def _params(output: TaskOutput) -> dict[str, str]:
     """The options of a training and the counts of its replicas, by names with the task's."""
     task = output.task
     job = describe(task, task.job, task.arguments, {"ti": output.ti}, output.settings)
-    options = asdict(TrainArguments.of(job.arguments))
+    options = asdict(TrainArguments.from_dict(job.arguments))
     hparams = {f"hparams.{name}": each for name, each in options.pop("hparams").items()}
     counts = {f"replicas.{each.role}": each.count for each in job.replicas}
     found = {**options, **hparams, **counts, "strategy": job.strategy}

@@ -8,7 +8,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Self
+
+from aerotrain.contract import validation
+from aerotrain.contract.errors import SpecError
 
 
 class EventType(StrEnum):
@@ -59,21 +61,13 @@ class Event:
         defaults = {each.name: each.default for each in fields(self)}
         return json.dumps({name: each for name, each in values.items() if each != defaults[name]})
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read one event; fields of a later version are ignored."""
-        known = {each.name for each in fields(cls)}
-        values = {name: value for name, value in data.items() if name in known}
-        unresponsive = tuple(values.get("unresponsive", ()))
-        return cls(**{**values, "event": EventType(values["event"]), "unresponsive": unresponsive})
-
 
 def read(lines: Iterable[str]) -> list[Event]:
     """The events of a log; truncated lines and events of a later version are skipped."""
     entries = []
     for line in lines:
         try:
-            entries.append(Event.from_dict(json.loads(line)))
-        except (ValueError, KeyError, TypeError):
+            entries.append(validation.read(Event, json.loads(line), strict=False))
+        except (ValueError, SpecError):
             continue
     return entries

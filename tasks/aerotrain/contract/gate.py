@@ -1,14 +1,13 @@
 """The rules by which an evaluation accepts or refuses a model."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar
 
-from aerotrain.contract.errors import SpecError, nearest
-from aerotrain.contract.options import is_number
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.validation import Limits, Validated, is_number
 
 
 class RuleKind(StrEnum):
@@ -44,7 +43,7 @@ Column = str | Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class Rule(Validated):
     """One rule of a gate.
 
     ``metric`` is the name of a metric: of the compiled model as ``evaluate`` reports it, of
@@ -66,47 +65,32 @@ class Rule:
         SpecError: a value is not accepted; the message says what was expected.
     """
 
-    kind: str
-    metric: str
+    TITLE: ClassVar = "a rule of a gate"
+
+    kind: Annotated[str, Limits(choices=tuple(RuleKind))]
+    metric: Annotated[str, Limits(pattern=".+", form="the name of a metric")]
     bound: float | None = None
-    by: float = 0.0
-    better: str | None = None
+    by: Annotated[float, Limits(minimum=0)] = 0.0
+    better: Annotated[str, Limits(choices=("higher", "lower"))] | None = None
     output: str | None = None
     slices: Sequence[Column | Sequence[Column]] = ()
-    least: int = LEAST
-    level: float = LEVEL
-    too_few: str | None = None
+    least: Annotated[int, Limits(minimum=2, form="a number of records")] = LEAST
+    level: Annotated[float, Limits(above=0, below=0.5)] = LEVEL
+    too_few: Choice | None = None
+
+    def where(self) -> str:
+        return f"the rule {self.kind}({self.metric!r})"
 
     def __post_init__(self) -> None:
-        where = f"the rule {self.kind}({self.metric!r})"
-        if self.kind not in tuple(RuleKind):
-            raise SpecError(
-                f"a rule of a gate must be one of {', '.join(RuleKind)}, got {self.kind!r}"
-                f"{nearest(str(self.kind), RuleKind)}"
-            )
-        if not isinstance(self.metric, str) or not self.metric:
-            raise SpecError(f"a rule needs the name of a metric, got {self.metric!r}")
+        super().__post_init__()
+        where = self.where()
         if self.kind == RuleKind.NO_WORSE:
             if self.bound is not None:
                 raise SpecError(f"{where} has no bound: it compares with the baseline")
-            if not is_number(self.by) or self.by < 0:
-                raise SpecError(f"by of {where} must be a number of at least 0, got {self.by!r}")
-        elif not is_number(self.bound) or math.isinf(self.bound or 0):
-            raise SpecError(f"the bound of {where} must be a finite number, got {self.bound!r}")
+        elif self.bound is None:
+            raise SpecError(f"{where} needs a bound, which is a number")
         elif self.by:
             raise SpecError(f"{where} has no 'by': it is of no_worse; change the bound instead")
-        if self.better not in (None, "higher", "lower"):
-            raise SpecError(f"better of {where} must be 'higher' or 'lower', got {self.better!r}")
-        if not isinstance(self.least, int) or self.least < 2:
-            raise SpecError(f"least of {where} must be 2 records or more, got {self.least!r}")
-        if not is_number(self.level) or not 0 < self.level < 0.5:
-            raise SpecError(f"level of {where} must be between 0 and 0.5, got {self.level!r}")
-        if self.too_few not in (None, *Choice):
-            raise SpecError(
-                f"too_few of {where} must be 'accept' or 'refuse', got {self.too_few!r}"
-            )
-        if isinstance(self.slices, str) or not isinstance(self.slices, Sequence):
-            raise SpecError(f"slices of {where} must be a list, got {self.slices!r}")
         for place, each in enumerate(self.slices):
             _check_slice(each, where)
             if each in self.slices[:place]:
@@ -117,26 +101,6 @@ class Rule:
         if self.kind == RuleKind.NO_WORSE:
             return f"{name} no worse" + (f" by more than {self.by:g}" if self.by else "")
         return f"{name} {self.kind.replace('_', ' ')} {self.bound:g}"
-
-    @classmethod
-    def from_dict(cls, values: Any) -> Self:
-        """The rule that ``to_dict`` described.
-
-        Raises:
-            SpecError: it is not a rule; the message says what was expected.
-        """
-        if not isinstance(values, Mapping):
-            raise SpecError(
-                "a rule is made by at_least, at_most or no_worse, such as "
-                f'at_least("accuracy", 0.9); got {values!r}'
-            )
-        known = cls.__dataclass_fields__
-        for name in values:
-            if name not in known:
-                raise SpecError(f"a rule has no {name!r}{nearest(name, known)}")
-        if missing := [name for name in ("kind", "metric") if name not in values]:
-            raise SpecError(f"the rule {dict(values)!r} lacks its {missing[0]}")
-        return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
         """The rule as JSON, without what is not set."""

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, ClassVar, Self
 
-from aerotrain.contract.errors import SpecError, counted, nearest
+from aerotrain.contract.errors import SpecError, counted
 from aerotrain.contract.layout import (
     DNS_LABEL,
     DNS_LABEL_LENGTH,
@@ -14,20 +14,23 @@ from aerotrain.contract.layout import (
     is_path_segment,
     path_segment,
 )
-from aerotrain.contract.options import (
-    OptionType,
-    Section,
-    check_options,
-    check_types,
-    known,
-    option,
-)
-from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Resources, Role
+from aerotrain.contract.options import Section, option
+from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Role
 from aerotrain.contract.strategy import StrategyRules, rules_of
+from aerotrain.contract.validation import CountOrZero, Limits, Seconds, Validated
 
 VERSION = 3
 
-_REQUIRED = ("name", "module", "store", "run", "task")
+_JobName = Annotated[
+    str,
+    Limits(
+        pattern=rf"(?!.{{{DNS_LABEL_LENGTH + 1}}}){DNS_LABEL.pattern}",
+        form=f"a DNS label: at most {DNS_LABEL_LENGTH} lower-case letters, digits and hyphens",
+    ),
+]
+_StoreUrl = Annotated[
+    str, Limits(pattern=".*://.*", form="a URL, such as s3://bucket/prefix or file:///folder")
+]
 
 
 def prefix_of(store: str, run: str, task: str) -> str:
@@ -36,13 +39,13 @@ def prefix_of(store: str, run: str, task: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deadlines:
+class Deadlines(Validated):
     """Deadlines of a job in seconds: until every replica runs, and for the whole job."""
 
     TITLE: ClassVar = "'deadlines'"
 
-    start: float = 600.0
-    run: float = 24 * 3600.0
+    start: Seconds = 600.0
+    run: Seconds = 24 * 3600.0
     progress_timeout: float = option(
         60.0,
         title="Progress timeout (seconds)",
@@ -53,17 +56,9 @@ class Deadlines:
         minimum=5,
     )
 
-    def __post_init__(self) -> None:
-        check_types(self, **dict.fromkeys(("start", "run"), (int, float)))
-        if min(self.start, self.run) <= 0:
-            raise SpecError(
-                f"deadlines are seconds above zero, got start={self.start} and run={self.run}"
-            )
-        check_options(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Restarts:
+class Restarts(Validated):
     """How often each replica may be restarted in its replica group, by failure kind.
 
     Each kind has its own budget, so that frequent preemptions do not use up the budget for bugs.
@@ -72,25 +67,15 @@ class Restarts:
 
     TITLE: ClassVar = "'restarts'"
 
-    crashes: int = 3
-    preemptions: int = 100
-    memory: int = 2
-    hangs: int = 3
-    starts: int = 3
-
-    def __post_init__(self) -> None:
-        budgets = {each.name: getattr(self, each.name) for each in fields(self)}
-        check_types(self, **dict.fromkeys(budgets, int))
-        below = [f"{name}={budget}" for name, budget in budgets.items() if budget < 0]
-        if below:
-            raise SpecError(
-                f"restart budgets are not below zero, got {', '.join(below)}; 0 leaves failures "
-                "of that kind to Airflow's retries"
-            )
+    crashes: CountOrZero = 3
+    preemptions: CountOrZero = 100
+    memory: CountOrZero = 2
+    hangs: CountOrZero = 3
+    starts: CountOrZero = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(Validated):
     """One job: the module that runs, in which replicas, and the place of its output.
 
     ``store`` is the prefix of the whole pipeline (``s3://bucket/digits``). ``run`` and ``task`` are
@@ -104,9 +89,9 @@ class Job:
 
     TITLE: ClassVar = "a job"
 
-    name: str
+    name: _JobName
     module: str
-    store: str
+    store: _StoreUrl
     run: str
     task: str
     strategy: str = "one_device"
@@ -117,7 +102,6 @@ class Job:
         "not be scheduled.",
         empty="all of them",
         section=Section.RECOVERY,
-        kind=OptionType.INTEGER,
         minimum=0,
     )
     replicas: tuple[ReplicaSpec, ...] = field(
@@ -131,27 +115,13 @@ class Job:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        check_types(
-            self,
-            **dict.fromkeys((*_REQUIRED, "strategy"), str),
-            arguments=Mapping,
-            min_workers=(int, type(None)),
-        )
-        if not DNS_LABEL.fullmatch(self.name) or len(self.name) > DNS_LABEL_LENGTH:
-            raise SpecError(
-                f"the job's name {self.name!r} is no DNS label: use at most "
-                f"{DNS_LABEL_LENGTH} lower-case letters, digits and hyphens"
-            )
+        super().__post_init__()
         for segment in (self.run, *self.task.split("/")):
             if not is_path_segment(segment):
                 raise SpecError(
                     f"{segment!r} cannot be part of a store's key; "
                     f"name it {path_segment(segment)!r}"
                 )
-        if "://" not in self.store:
-            raise SpecError(
-                f"the store {self.store!r} has no scheme; write s3://bucket/prefix or file:///folder"
-            )
         self._check_roles()
 
     def _check_roles(self) -> None:
@@ -273,7 +243,7 @@ class Job:
 
     def to_json(self) -> str:
         """The description as JSON that ``from_json`` reads back equal."""
-        return json.dumps(self, default=_plain, sort_keys=True)
+        return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -293,42 +263,16 @@ class Job:
                 f"job {data.get('name')!r} is written in version {version} of the description, "
                 f"this is version {VERSION}; use the same aerotrain in Airflow and the replicas"
             )
-        values = known(cls, data)
-        if "replicas" in values:
-            rules = rules_of(values.get("strategy", "one_device"))
-            values["replicas"] = tuple(
-                _replica(replica)
-                for replica in (_counted(each, rules) for each in values["replicas"])
-                if replica.get("count") != 0
-            )
-        for name, part in (("deadlines", Deadlines), ("restarts", Restarts)):
-            if name in values:
-                values[name] = part(**known(part, values[name]))
-        return cls(**values)
+        if "replicas" in data:
+            rules = rules_of(data.get("strategy", "one_device"))
+            described = [_with_count(each, rules) for each in data["replicas"]]
+            data = {**data, "replicas": [each for each in described if each.get("count") != 0]}
+        return super().from_dict(data)
 
 
-def _counted(replica: Mapping[str, Any], rules: StrategyRules) -> Mapping[str, Any]:
+def _with_count(replica: Mapping[str, Any], rules: StrategyRules) -> Mapping[str, Any]:
     """The replica with a number as its count; null is replaced by the strategy's default."""
     if replica.get("count", 1) is not None:
         return replica
     default = {Role.WORKER: rules.workers, Role.PS: rules.ps, Role.INPUT: 0}
     return {**replica, "count": default.get(replica.get("role", ""), 1)}
-
-
-def _replica(data: Mapping[str, Any]) -> ReplicaSpec:
-    values = known(ReplicaSpec, data)
-    role = values.get("role", "")
-    try:
-        values["role"] = Role(role)
-    except ValueError:
-        raise SpecError(
-            f"there is no role {role!r}{nearest(str(role), Role)}; the roles are {', '.join(Role)}"
-        ) from None
-    if "resources" in values:
-        values["resources"] = Resources(**known(Resources, values["resources"]))
-    return ReplicaSpec(**values)
-
-
-def _plain(value: object) -> Any:
-    """Convert our dataclasses for the JSON encoder."""
-    return {each.name: getattr(value, each.name) for each in fields(value)}  # type: ignore[arg-type]

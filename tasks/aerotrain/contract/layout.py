@@ -115,6 +115,11 @@ ITEM_KINDS: Mapping[str, ItemKind] = {
 OF_RUNS = {*_OF_JOBS, LEASE, RUN_LOG}
 
 
+def status_key(replica: str) -> str:
+    """The report of a replica, in the folder of its task."""
+    return f"{REPLICAS}/{replica}.json"
+
+
 def dataset_key(fingerprint: str) -> str:
     """The folder of a data set."""
     return f"{DATASETS}/{fingerprint}"

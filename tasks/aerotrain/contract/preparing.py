@@ -1,18 +1,20 @@
-"""The arguments of the steps of ``prepare``."""
+"""The arguments of the steps of ``prepare`` and ``predict``, which read a source by partitions."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from aerotrain.contract.errors import SpecError, nearest
-from aerotrain.contract.options import (
-    Arguments,
-    Section,
-    check_options,
-    check_types,
+from aerotrain.contract.options import Section, option
+from aerotrain.contract.validation import (
+    Columns,
+    Count,
+    CountOrZero,
+    Limits,
+    Positive,
+    Validated,
     is_number,
-    option,
 )
 
 #: The greatest least number of shards. A data set has more of them if ``shard_bytes`` asks for it.
@@ -36,8 +38,11 @@ SPLIT_WAYS: Mapping[str, frozenset[str]] = {
 }
 
 
+_Range = Annotated[Sequence[float], Limits(form="its least and its greatest value")]
+
+
 @dataclass(frozen=True, kw_only=True)
-class PlanArguments(Arguments):
+class PlanArguments(Validated):
     """Plan a data set: the partitions of its source, and the rules by which they are written.
 
     ``source`` names a kind of source and what that kind needs, such as
@@ -69,14 +74,14 @@ class PlanArguments(Arguments):
 
     source: Mapping[str, Any]
     name: str = "data"
-    splits: Mapping[str, float] = field(
+    splits: Mapping[str, Positive] = field(
         default_factory=lambda: {"train": 0.7, "validation": 0.1, "test": 0.2}
     )
     split_by: Mapping[str, Any] = field(default_factory=lambda: {"way": "key"})
-    key: Sequence[str] = ()
+    key: Columns = ()
     label: str = LABEL
     fill: Mapping[str, Any] = field(default_factory=dict)
-    ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    ranges: Mapping[str, _Range] = field(default_factory=dict)
     max_rejected: int = option(
         0,
         title="Rejected records",
@@ -139,42 +144,19 @@ class PlanArguments(Arguments):
     )
 
     def __post_init__(self) -> None:
-        objects = ("source", "splits", "split_by", "fill", "ranges", "drift_rules")
-        check_types(self, **dict.fromkeys(objects, Mapping), name=str, seed=int)
-        check_options(self)
-        if "kind" not in self.source:
-            raise SpecError("the source names no kind; add one, such as {'kind': 'python'}")
-        shares = list(self.splits.values())
-        if not all(is_number(share) and share > 0 for share in shares) or (
-            abs(sum(shares) - 1) > 1e-6
-        ):
-            raise SpecError(
-                "the shares of the splits must be numbers above zero and add up to 1, "
-                f"got {dict(self.splits)}"
-            )
-        self._check_names()
+        super().__post_init__()
+        check_source(self.source)
+        if abs(sum(self.splits.values()) - 1) > 1e-6:
+            raise SpecError(f"the shares of the splits must add up to 1, got {dict(self.splits)}")
         self._check_ranges()
         self._check_drift_rules()
         self._check_split_by()
 
-    def _check_names(self) -> None:
-        if isinstance(self.key, str) or not isinstance(self.key, Sequence):
-            raise SpecError(
-                f"key must be a list of columns, got {self.key!r}; write [{self.key!r}]"
-            )
-        if not all(isinstance(each, str) for each in self.key):
-            raise SpecError(
-                f"key must be a list of columns, got {self.key!r}; give names as strings"
-            )
-        if not isinstance(self.label, str):
-            raise SpecError(f"label must be the name of a column, got {self.label!r}")
-
     def _check_ranges(self) -> None:
         for column, limits in self.ranges.items():
-            if not _is_range(limits):
+            if len(limits) != 2 or limits[0] > limits[1]:
                 raise SpecError(
-                    f"the range of {column!r} must be its least and its greatest value, got "
-                    f"{limits!r}"
+                    f"ranges[{column!r}] must be its least and its greatest value, got {limits!r}"
                 )
 
     def _check_drift_rules(self) -> None:
@@ -211,13 +193,14 @@ class PlanArguments(Arguments):
             )
 
 
-def _is_range(limits: object) -> bool:
-    return (
-        isinstance(limits, Sequence)
-        and len(limits) == 2
-        and all(map(is_number, limits))
-        and limits[0] <= limits[1]
-    )
+def check_source(source: Mapping[str, Any]) -> None:
+    """Check that the description of a source names its kind.
+
+    Raises:
+        SpecError: it does not.
+    """
+    if "kind" not in source:
+        raise SpecError("the source names no kind; add one, such as {'kind': 'parquet'}")
 
 
 def _is_drift_rule(rule: object) -> bool:
@@ -233,7 +216,7 @@ def _is_drift_rule(rule: object) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionArguments(Arguments):
+class PartitionArguments(Validated):
     """Write the shards of ``count`` partitions of a planned data set, from number ``first`` on."""
 
     TITLE: ClassVar = "a task of partitions"
@@ -244,9 +227,73 @@ class PartitionArguments(Arguments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinalizeArguments(Arguments):
+class FinalizeArguments(Validated):
     """Finalize a data set whose partitions are all written."""
 
     TITLE: ClassVar = "finalize"
 
     dataset: str
+
+
+#: Columns of predictions that say where a record was read, and its key if the source has keys.
+FILE, OFFSET, KEY = "source_file", "source_offset", "source_key"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictArguments(Validated):
+    """Predict every record of a source by an exported model, and write the predictions as Parquet.
+
+    ``model`` is the URL of an exported version, or ``serving`` for the served one of the DAG
+    ``dag_id``, by default of this one. ``source`` is a source of ``prepare``, with or without
+    labels. The columns ``keep`` are copied to the predictions as they were read. ``fill`` has
+    values for missing entries of columns that the model needs. ``max_rejected`` records may lack a
+    value, or not parse, before the run fails. ``batch_size`` records are predicted at once,
+    ``part_bytes`` bytes of records are written to one file, and ``partition_tasks`` is the most
+    mapped tasks that share the files.
+
+    Raises:
+        SpecError: a value is not accepted; the message says what was expected.
+    """
+
+    TITLE: ClassVar = "predict"
+
+    model: str
+    source: Mapping[str, Any]
+    dag_id: str | None = None
+    keep: Columns = ()
+    fill: Mapping[str, Any] = field(default_factory=dict)
+    max_rejected: CountOrZero = 0
+    batch_size: Count = 256
+    part_bytes: Count = 256 * 2**20
+    partition_tasks: Count = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_source(self.source)
+        if len(set(self.keep)) < len(self.keep):
+            raise SpecError(f"keep of predict names a column twice: {', '.join(self.keep)}")
+
+    @property
+    def rules(self) -> PlanArguments:
+        """The rules by which records are cast, as ``prepare`` does; none has to have a label."""
+        return PlanArguments(source=self.source, fill=self.fill, label="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictPartitionArguments(Validated):
+    """Predict ``count`` planned partitions, from number ``first`` on."""
+
+    TITLE: ClassVar = "a task of predictions"
+
+    predictions: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictFinalizeArguments(Validated):
+    """Finalize predictions whose partitions are all written."""
+
+    TITLE: ClassVar = "finalize of predict"
+
+    predictions: str

@@ -1,17 +1,22 @@
 """The replicas of a job: their roles and names, how many there are, and what each gets."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.options import check_types
+from aerotrain.contract.validation import Count, CountOrZero, Limits, Positive, Validated
 
 #: A number of bytes: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
-_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
+_Quantity = Annotated[
+    str,
+    Limits(
+        pattern=r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?",
+        form="a quantity as Kubernetes writes it, such as 512Mi or 4Gi",
+    ),
+]
 
 
 def is_reserved(variable: str) -> bool:
@@ -40,7 +45,7 @@ CLUSTERED = (Role.CHIEF, Role.WORKER, Role.PS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resources:
+class Resources(Validated):
     """The resources of one replica: cores, bytes of memory in Kubernetes notation, devices.
 
     The defaults suit a small model on a small cluster. Idle cores beyond them are used.
@@ -51,30 +56,15 @@ class Resources:
 
     TITLE: ClassVar = "'resources'"
 
-    cpu: float = 0.25
-    memory: str = "1536Mi"
-    gpu: int = 0
-    tpu: int = 0
-    shared_memory: str | None = None
-
-    def __post_init__(self) -> None:
-        check_types(
-            self, cpu=(int, float), memory=str, gpu=int, tpu=int, shared_memory=(str, type(None))
-        )
-        for name, quantity in (("memory", self.memory), ("shared_memory", self.shared_memory)):
-            if quantity is not None and not _QUANTITY.fullmatch(quantity):
-                raise SpecError(
-                    f"{name} is {quantity!r}; write it as Kubernetes does, such as 512Mi or 4Gi"
-                )
-        if self.cpu <= 0 or self.gpu < 0 or self.tpu < 0:
-            raise SpecError(
-                f"a replica asks for cpu={self.cpu}, gpu={self.gpu} and tpu={self.tpu}; "
-                "cpu must be above zero, gpu and tpu not below it"
-            )
+    cpu: Positive = 0.25
+    memory: _Quantity = "1536Mi"
+    gpu: CountOrZero = 0
+    tpu: CountOrZero = 0
+    shared_memory: _Quantity | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicaSpec:
+class ReplicaSpec(Validated):
     """One role of a job, and the number of its replicas.
 
     ``pod`` is a Kubernetes pod template for this role. Only a launcher of pods uses it.
@@ -83,15 +73,13 @@ class ReplicaSpec:
     TITLE: ClassVar = "a replica"
 
     role: Role
-    count: int = 1
+    count: Count = 1
     resources: Resources = field(default_factory=Resources)
     environment: Mapping[str, str] = field(default_factory=dict)
     pod: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_types(self, environment=Mapping, pod=Mapping)
-        if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
-            raise SpecError(f"the count of {self.role} must be 1 or more, got {self.count!r}")
+        super().__post_init__()
         if self.role in ALONE and self.count != 1:
             raise SpecError(f"a job has at most one {self.role}, got {self.count}")
         try:
@@ -101,17 +89,15 @@ class ReplicaSpec:
                 f"the pod template of {self.role} cannot be written as JSON: {error}; put dates "
                 "and the like in quotes"
             ) from error
-        for name, value in self.environment.items():
-            if not isinstance(value, str):
-                raise SpecError(
-                    f"the environment of {self.role} sets {name} to {value!r}; give it a string"
-                )
         owned = sorted(filter(is_reserved, self.environment))
         if owned:
             raise SpecError(
                 f"the environment of {self.role} sets {', '.join(owned)}, which the "
                 "launcher sets for each replica; leave it out"
             )
+
+    def where(self) -> str:
+        return f"the {self.role}"
 
 
 @dataclass(frozen=True, order=True)

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from aerotrain.contract.options import Arguments, Section, check_options, option
+from aerotrain.contract.options import Section, option
+from aerotrain.contract.validation import Validated
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetentionPolicy(Arguments):
+class RetentionPolicy(Validated):
     """What of each pipeline is kept; all else is removed, unless something kept was made of it.
 
     Raises:
@@ -53,6 +54,3 @@ class RetentionPolicy(Arguments):
         section=Section.RETENTION,
         minimum=1,
     )
-
-    def __post_init__(self) -> None:
-        check_options(self)

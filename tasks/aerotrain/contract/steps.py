@@ -5,31 +5,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from string import Formatter
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.errors import SpecError
 from aerotrain.contract.gate import SERVING, Choice, Rule, RuleKind, check_gate
 from aerotrain.contract.job import Deadlines, Job, Restarts
-from aerotrain.contract.options import Arguments, check_types, is_number
-from aerotrain.contract.predicting import (
+from aerotrain.contract.preparing import (
+    FinalizeArguments,
+    PartitionArguments,
+    PlanArguments,
     PredictArguments,
     PredictFinalizeArguments,
     PredictPartitionArguments,
 )
-from aerotrain.contract.preparing import FinalizeArguments, PartitionArguments, PlanArguments
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
+from aerotrain.contract.validation import Count, Limits, Positive, Validated
 
 #: A server as a sidecar of the check: the name of its model, the folder of models in the scratch
 #: folder, and its ports of REST and gRPC.
 SIDECAR_MODEL, SERVED, REST_PORT, GRPC_PORT = "model", "served", 8501, 8500
+
+_VersionUrl = Annotated[
+    str,
+    Limits(pattern=r".*/\d+/*", form="the URL of a version, such as s3://bucket/flats/serving/7"),
+]
 
 #: What a command may contain in braces.
 PLACES = ("name", "folder", "rest_port", "grpc_port")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeCheckArguments(Arguments):
+class ServeCheckArguments(Validated):
     """Check an exported version in a server.
 
     ``version`` is the URL of the version. ``command`` starts the server: ``{folder}`` in it is
@@ -47,31 +54,20 @@ class ServeCheckArguments(Arguments):
 
     TITLE: ClassVar = "serve_check"
 
-    version: str
-    command: Sequence[str] = ()
-    rate: float = 50.0
-    seconds: float = 5.0
-    p99: float | None = None
-    start: float = 300.0
+    version: _VersionUrl
+    command: Annotated[Sequence[str], Limits(form="a list of words")] = ()
+    rate: Positive = 50.0
+    seconds: Positive = 5.0
+    p99: Positive | None = None
+    start: Positive = 300.0
 
     def __post_init__(self) -> None:
-        check_types(self, version=str)
-        if isinstance(self.command, str) or not all(isinstance(each, str) for each in self.command):
-            raise SpecError(f"command of serve_check must be a list of words, got {self.command!r}")
+        super().__post_init__()
         places = {place for word in self.command for _, place, *_ in Formatter().parse(word)}
         if unknown := places - {None, *PLACES}:
             raise SpecError(
                 f"command of serve_check has {{{min(map(str, unknown))}}}, and can have "
                 f"{', '.join(f'{{{each}}}' for each in PLACES)}"
-            )
-        for name in ("rate", "seconds", "p99", "start"):
-            value = getattr(self, name)
-            if not (value is None and name == "p99") and (not is_number(value) or value <= 0):
-                raise SpecError(f"{name} of serve_check must be above zero, got {value!r}")
-        if not self.version.rstrip("/").rpartition("/")[2].isdigit():
-            raise SpecError(
-                f"version of serve_check must be the URL of a version, such as "
-                f"s3://bucket/flats/serving/7, got {self.version!r}"
             )
 
 
@@ -104,38 +100,12 @@ _PACKAGES: Mapping[Format, Sequence[str]] = {
 INT8 = "int8"
 
 
-def formats_of(step: str, formats: Any, quantize: Any) -> list[Format]:
-    """The formats besides the SavedModel, which every export has.
-
-    Raises:
-        SpecError: a format or ``quantize`` is not known; the message names the argument of
-            ``step``.
-    """
-    if isinstance(formats, str) or not isinstance(formats, Sequence):
-        raise SpecError(f"formats of {step} must be a list of formats, got {formats!r}")
-    for each in formats:
-        if each not in list(Format):
-            raise SpecError(
-                f"formats of {step} has {each!r}{nearest(each, list(Format))}; there are "
-                f"{', '.join(Format)}"
-            )
-    found: list[Format] = [each for each in Format if each in formats and each != Format.SAVEDMODEL]
-    if quantize not in (None, INT8):
-        raise SpecError(f"quantize of {step} must be {INT8!r} or null, got {quantize!r}")
-    if quantize and not found:
-        raise SpecError(
-            f"quantize of {step} is {quantize!r}, and the SavedModel is not quantized: name "
-            f"'{Format.LITERT}' or '{Format.ONNX}' in formats too"
-        )
-    return found
-
-
 #: Seconds within which the check of a training must start, and end.
 _CHECK_SECONDS = 180.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckArguments(Arguments):
+class CheckArguments(Validated):
     """Check whether a training and its later steps could end, without waiting for its data set.
 
     ``job`` describes the training. ``prepare`` are the arguments of ``PlanArguments`` for data that
@@ -153,9 +123,6 @@ class CheckArguments(Arguments):
     prepare: Mapping[str, Any] = field(default_factory=dict)
     evaluations: Sequence[Mapping[str, Any]] = ()
     exports: Sequence[Mapping[str, Any]] = ()
-
-    def __post_init__(self) -> None:
-        check_types(self, job=Mapping, prepare=Mapping)
 
 
 def check_of(
@@ -193,8 +160,13 @@ def check_of(
     )
 
 
+_Rule = Annotated[
+    Mapping[str, Any], Limits(form="a rule, as at_least, at_most and no_worse make it")
+]
+
+
 @dataclass(frozen=True, kw_only=True)
-class EvaluateArguments(Arguments):
+class EvaluateArguments(Validated):
     """Evaluate the model of the training ``model`` on one split of the data set ``data``.
 
     ``model`` is the URL of the training's folder, or of ``model.json`` in it. With
@@ -218,47 +190,22 @@ class EvaluateArguments(Arguments):
     model: str
     data: str
     split: str = "test"
-    model_format: str | None = None
-    batch_size: int = 256
+    model_format: Format | None = None
+    batch_size: Count = 256
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    gate: Sequence[Mapping[str, Any]] = ()
+    gate: Sequence[_Rule] = ()
     baseline: str = SERVING
-    first_run: str | None = None
+    first_run: Choice | None = None
     group: str | None = None
-    leakage: str = Choice.ACCEPT
-    on_fail: str = "fail"
+    leakage: Choice = Choice.ACCEPT
+    on_fail: Annotated[str, Limits(choices=("fail", "skip"))] = "fail"
 
     def __post_init__(self) -> None:
-        check_types(self, model=str, data=str, split=str, batch_size=int, thresholds=Mapping)
-        check_types(self, baseline=str)
-        if self.model_format not in (None, *Format):
-            raise SpecError(
-                f"model_format of evaluate must be one of {', '.join(Format)}, "
-                f"got {self.model_format!r}"
-            )
+        super().__post_init__()
         if self.model_format and not self.model.rstrip("/").rpartition("/")[2].isdigit():
             raise SpecError(
                 "evaluate with model_format judges an exported version: pass what export returned, "
                 f"got {self.model!r}"
-            )
-        if self.batch_size < 1:
-            raise SpecError(f"batch_size of evaluate must be 1 or more, got {self.batch_size}")
-        for metric, least in self.thresholds.items():
-            if not is_number(least):
-                raise SpecError(f"the threshold of {metric!r} must be a number, got {least!r}")
-        if isinstance(self.gate, str) or not isinstance(self.gate, Sequence):
-            raise SpecError(f"gate of evaluate must be a list of rules, got {self.gate!r}")
-        if self.group is not None and not isinstance(self.group, str):
-            raise SpecError(f"group of evaluate must be the name of a column, got {self.group!r}")
-        if self.on_fail not in ("fail", "skip"):
-            raise SpecError(f"on_fail of evaluate must be 'fail' or 'skip', got {self.on_fail!r}")
-        if self.first_run not in (None, *Choice):
-            raise SpecError(
-                f"first_run of evaluate must be 'accept' or 'refuse', got {self.first_run!r}"
-            )
-        if self.leakage not in tuple(Choice):
-            raise SpecError(
-                f"leakage of evaluate must be 'accept' or 'refuse', got {self.leakage!r}"
             )
         check_gate(self.rules)
         if self.compares and self.baseline == SERVING and self.first_run is None:
@@ -283,7 +230,7 @@ class EvaluateArguments(Arguments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportArguments(Arguments):
+class ExportArguments(Validated):
     """Export the model of the training ``model``, verified on records of the data set ``data``.
 
     ``model`` is the URL of the training's folder, or of ``model.json`` in it.
@@ -308,31 +255,28 @@ class ExportArguments(Arguments):
     model: str
     data: str
     split: str = "test"
-    records: int | None = 64
+    records: Count | None = 64
     keras_file: bool = True
-    formats: Sequence[str] = ()
-    quantize: str | None = None
-    format_tolerance: float | None = None
+    formats: Sequence[Format] = ()
+    quantize: Annotated[str, Limits(choices=(INT8,))] | None = None
+    format_tolerance: Annotated[float, Limits(minimum=0)] | None = None
 
     def __post_init__(self) -> None:
-        check_types(self, model=str, data=str, split=str, records=(int, type(None)))
-        if not isinstance(self.keras_file, bool):
-            raise SpecError(f"keras_file of export must be true or false, got {self.keras_file!r}")
-        if self.records is not None and self.records < 1:
-            raise SpecError(f"records of export must be 1 or more, got {self.records}")
-        formats_of("export", self.formats, self.quantize)
-        given = self.format_tolerance
-        if given is not None and not (is_number(given) and given >= 0):
-            raise SpecError(f"format_tolerance of export must be zero or more, got {given!r}")
+        super().__post_init__()
+        if self.quantize and not self.other_formats:
+            raise SpecError(
+                f"quantize of export is {self.quantize!r}, and the SavedModel is not quantized: "
+                f"name '{Format.LITERT}' or '{Format.ONNX}' in formats too"
+            )
 
     @property
     def other_formats(self) -> list[Format]:
-        """The formats besides the SavedModel."""
-        return formats_of("export", self.formats, self.quantize)
+        """The formats besides the SavedModel, which every export has."""
+        return [each for each in Format if each in self.formats and each != Format.SAVEDMODEL]
 
 
 #: The arguments of every module of aerotrain that a job may run.
-ARGUMENTS: Mapping[str, type[Arguments]] = {
+ARGUMENTS: Mapping[str, type[Validated]] = {
     "aerotrain.data.prepare.plan": PlanArguments,
     "aerotrain.data.prepare.partition": PartitionArguments,
     "aerotrain.data.prepare.finalize": FinalizeArguments,

@@ -6,9 +6,11 @@ Both sides read this half of the table. The other half, how TensorFlow builds ea
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from aerotrain.contract.errors import SpecError, nearest
-from aerotrain.contract.options import OptionType, Section, check_options, option
+from aerotrain.contract.options import Section, option
+from aerotrain.contract.validation import Validated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +94,10 @@ def _defaults(count: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingOptions:
+class TrainingOptions(Validated):
     """The options of a training that are no arguments of its step: its strategy and replicas."""
+
+    TITLE: ClassVar = "the options of a training"
 
     strategy: str = option(
         "parameter_server",
@@ -108,7 +112,6 @@ class TrainingOptions:
         help="Replicas that compute, the chief not counted.",
         empty=_defaults("workers"),
         section=Section.REPLICAS,
-        kind=OptionType.INTEGER,
         minimum=0,
     )
     ps: int | None = option(
@@ -118,7 +121,6 @@ class TrainingOptions:
         empty=_defaults("ps"),
         strategy="parameter_server",
         section=Section.REPLICAS,
-        kind=OptionType.INTEGER,
         minimum=0,
     )
     evaluator: bool = option(
@@ -135,9 +137,5 @@ class TrainingOptions:
         "others, where input is the bottleneck. Not available under dtensor.",
         empty="none",
         section=Section.REPLICAS,
-        kind=OptionType.INTEGER,
         minimum=0,
     )
-
-    def __post_init__(self) -> None:
-        check_options(self)

@@ -3,18 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from aerotrain.contract.errors import SpecError, nearest
-from aerotrain.contract.options import (
-    Arguments,
-    OptionType,
-    Section,
-    check_options,
-    check_types,
-    is_number,
-    option,
-)
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.options import Section, option
+from aerotrain.contract.validation import Count, Limits, Validated
 
 #: Keras dtype policies that a training may use.
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -31,12 +24,15 @@ GRADIENT_DTYPES = ("float32", "bfloat16", "float16")
 #: The axes of every mesh: batches are divided along the first, variables along either.
 BATCH_AXIS, MODEL_AXIS = MESH_AXES = ("batch", "model")
 
+_Axis = Annotated[str, Limits(choices=MESH_AXES)]
+_Weight = Annotated[float, Limits(minimum=0)]
+
 
 @dataclass(frozen=True, kw_only=True)
-class TrainArguments(Arguments):
+class TrainArguments(Validated):
     """Train the model that the user's module ``model`` builds, on the data set ``data``.
 
-    All other fields are options; their help texts describe them. ``of`` also takes a list of
+    All other fields are options; their help texts describe them. ``from_dict`` also takes a list of
     ``hparams``, of which the later take precedence.
 
     Raises:
@@ -75,7 +71,6 @@ class TrainArguments(Arguments):
         help="Passed to build_model in hparams, which must read it.",
         empty="that of build_model",
         section=Section.TRAINING,
-        kind=OptionType.NUMBER,
         above=0,
     )
     seed: int = option(
@@ -106,7 +101,6 @@ class TrainArguments(Arguments):
         "max:NAME where Keras does not know which is better.",
         empty="the weights of the last epoch",
         section=Section.TRAINING,
-        kind=OptionType.STRING,
     )
     start_from: str | None = option(
         None,
@@ -116,12 +110,11 @@ class TrainArguments(Arguments):
         "an exported version or of a checkpoint; or the id of a run of this DAG.",
         empty="random values",
         section=Section.TRAINING,
-        kind=OptionType.STRING,
         pattern=".+",
         form="serving, a URL, or the id of a run",
         in_form=False,
     )
-    class_weight: Mapping[str, float] = option(
+    class_weight: Mapping[str, _Weight] = option(
         {},
         title="Class weights",
         help="Weight of the examples of a class in the loss, by class number; 1 where a class is "
@@ -143,7 +136,7 @@ class TrainArguments(Arguments):
         "instead of those of a replica's part of it. Not available with jit_compile.",
         section=Section.RARE,
     )
-    mesh: Mapping[str, int] = option(
+    mesh: Mapping[str, Count] = option(
         {},
         title="mesh",
         help='Number of devices along each axis, over all processes, as {"batch": 1, "model": 2}.',
@@ -152,7 +145,7 @@ class TrainArguments(Arguments):
         section=Section.RARE,
         keys=MESH_AXES,
     )
-    layout: Mapping[str, Sequence[str | None]] = option(
+    layout: Mapping[str, Sequence[_Axis | None]] = option(
         {},
         title="layout",
         help="Patterns of variables' paths, each with an axis or null for each dimension, as "
@@ -195,7 +188,6 @@ class TrainArguments(Arguments):
         "by batch are called, and checkpoints are saved between two calls.",
         empty=f"{STEPS_PER_EXECUTION}, or 1 for a callback of the user's own by batch",
         section=Section.PERFORMANCE,
-        kind=OptionType.INTEGER,
         minimum=1,
     )
     dtype_policy: str = option(
@@ -250,9 +242,7 @@ class TrainArguments(Arguments):
         empty="the interval of least cost, from the measured time of a save and the failures of "
         "this training",
         section=Section.RECOVERY,
-        kind=OptionType.NUMBER,
         above=0,
-        optional=True,
     )
     keep: int = option(
         3,
@@ -272,7 +262,7 @@ class TrainArguments(Arguments):
     )
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Self:
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
         if any("partition" in key for key in data):
             raise SpecError(
                 "strategy 'parameter_server' cannot partition Keras layers' variables; use "
@@ -281,23 +271,25 @@ class TrainArguments(Arguments):
         several = data.get("hparams")
         if isinstance(several, list) and all(isinstance(each, Mapping) for each in several):
             data = {**data, "hparams": {key: each[key] for each in several for key in each}}
-        return super().of(data)
+        return super().from_dict(data)
 
     def __post_init__(self) -> None:
-        check_types(self, model=str, data=str, hparams=Mapping)
-        check_options(self)
-        _check_mesh(self.mesh, self.layout)
+        super().__post_init__()
         if self.synchronized_batch_norm and self.jit_compile:
             raise SpecError(
                 "synchronized_batch_norm exchanges statistics within a step, which XLA cannot "
                 "compile; leave it or jit_compile out"
             )
-        for each, weight in self.class_weight.items():
-            if not str(each).isdecimal() or not is_number(weight) or weight < 0:
+        for each in self.class_weight:
+            if not str(each).isdecimal():
+                raise SpecError(f"class_weight has no class {each!r}; give its number, as '3'")
+        for pattern in self.layout:
+            try:
+                re.compile(pattern)
+            except re.error as error:
                 raise SpecError(
-                    f"class_weight[{each!r}] is {weight!r}; give a class, which is a whole "
-                    "number, a weight of 0 or more"
-                )
+                    f"the layout {pattern!r} is no regular expression: {error}"
+                ) from error
 
     @property
     def steps_of_execution(self) -> int:
@@ -315,33 +307,3 @@ class TrainArguments(Arguments):
         """Those of them that ``build_model`` or the callbacks must read."""
         rate = {} if self.learning_rate is None else {"learning_rate": self.learning_rate}
         return {**rate, **self.hparams}
-
-
-def _check_mesh(mesh: Mapping[str, int], layout: Mapping[str, Sequence[str | None]]) -> None:
-    for axis, size in mesh.items():
-        _check_axis("the mesh", axis)
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise SpecError(
-                f"the size of the mesh's axis {axis!r} must be a whole number of 1 or more, "
-                f"got {size!r}"
-            )
-    for pattern, axes in layout.items():
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise SpecError(f"the layout {pattern!r} is no regular expression: {error}") from error
-        if isinstance(axes, str) or not isinstance(axes, Sequence):
-            raise SpecError(
-                f"the layout {pattern!r} is {axes!r}; give a list of an axis or null for each "
-                "dimension, such as [null, 'model']"
-            )
-        for axis in filter(None, axes):
-            _check_axis(f"the layout {pattern!r}", axis)
-
-
-def _check_axis(where: str, axis: str) -> None:
-    if axis not in MESH_AXES:
-        raise SpecError(
-            f"{where} names an axis {axis!r}{nearest(str(axis), MESH_AXES)}; the axes are "
-            f"{', '.join(MESH_AXES)}"
-        )

@@ -59,7 +59,7 @@ def run(replica: Replica) -> dict[str, Any]:
         FinalError: a metric is no finite number; a rule refuses the model, or names something that
             does not exist; the baseline cannot be loaded, or does not fit the data.
     """
-    arguments = EvaluateArguments.of(replica.job.arguments)
+    arguments = EvaluateArguments.from_dict(replica.job.arguments)
     model = arguments.model if arguments.model_format is None else trained_model_of(arguments.model)
     trained = ModelManifest.load(model)
     baseline = baseline_of(replica, arguments)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.contract.predicting import FILE, KEY, OFFSET
+from aerotrain.contract.preparing import FILE, KEY, OFFSET
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import Column
 from aerotrain.data.sources import Batch

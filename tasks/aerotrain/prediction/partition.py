@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aerotrain.contract.layout import DATA
-from aerotrain.contract.predicting import PredictPartitionArguments
+from aerotrain.contract.preparing import PredictPartitionArguments
 from aerotrain.data.partitions import (
     NUMBER,
     Fragments,
@@ -43,7 +43,7 @@ def run(replica: Replica) -> dict[str, int]:
     Raises:
         FinalError: the model cannot be loaded.
     """
-    given = PredictPartitionArguments.of(replica.job.arguments)
+    given = PredictPartitionArguments.from_dict(replica.job.arguments)
     plan = PredictionPlan.read(open_store(given.predictions))
 
     @cache

@@ -15,7 +15,7 @@ import pyarrow as pa
 from aerotrain.contract.errors import FinalError, SpecError, nearest
 from aerotrain.contract.gate import SERVING
 from aerotrain.contract.layout import PREDICTIONS, path_segment
-from aerotrain.contract.predicting import PredictArguments
+from aerotrain.contract.preparing import PredictArguments
 from aerotrain.data.dataset import Feature, Schema, schema_from_dict, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.partitions import Fragments, Plan, grouped, is_finished, publish_plan
@@ -59,7 +59,7 @@ class PredictionPlan(Plan):
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
         parsed = {
-            "rules": PredictArguments.of(data["rules"]),
+            "rules": PredictArguments.from_dict(data["rules"]),
             "reading": data["reading"] and schema_from_dict(data["reading"]),
             "needed": schema_from_dict(data["needed"]),
             "classes": {name: Classes(**each) for name, each in data["classes"].items()},
@@ -77,7 +77,7 @@ def run(replica: Replica) -> dict[str, Any]:
     Raises:
         FinalError: the model does not exist, the source is empty, or does not fit the model.
     """
-    arguments = PredictArguments.of(replica.job.arguments)
+    arguments = PredictArguments.from_dict(replica.job.arguments)
     model = version_of(replica.job.store, arguments)
     plan, partitions = make_plan(model, arguments)
     store = open_store(replica.job.store).child(plan.folder)

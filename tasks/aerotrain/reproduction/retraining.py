@@ -30,7 +30,7 @@ def job_of(origin: Origin) -> Job:
         SpecError: this version of aerotrain does not accept its options.
     """
     trained, arguments = origin.trained, origin.arguments
-    TrainArguments.of(arguments)
+    TrainArguments.from_dict(arguments)
     replicas = [
         {"role": each["role"], "count": each["count"]} for each in trained.recipe["replicas"]
     ]

@@ -106,12 +106,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--pipeline", help="the id of one DAG; without it, all pipelines")
     parser.add_argument("--delete", action="store_true", help="remove; without it, nothing is")
     parser.add_argument("--kept", action="store_true", help="also list what is kept, and why")
-    add_fields(parser, RetentionPolicy, leave_out=())
+    add_fields(parser, RetentionPolicy)
 
 
 def run(given: Namespace) -> None:
     """Print the plan, and carry it out with ``--delete``."""
-    policy = RetentionPolicy.of(
+    policy = RetentionPolicy.from_dict(
         {each.name: getattr(given, each.name) for each in fields(RetentionPolicy)}
     )
     store = open_store(given.store)

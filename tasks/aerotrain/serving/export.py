@@ -57,7 +57,7 @@ def run(replica: Replica) -> str:
         FinalError: the exported model does not reproduce the trained model's predictions.
     """
     job = replica.job
-    arguments = ExportArguments.of(job.arguments)
+    arguments = ExportArguments.from_dict(job.arguments)
     check_installed(arguments.other_formats)
     store, export = open_store(job.store).child(VERSIONS), description(job, arguments)
     version = published_version(store, export)

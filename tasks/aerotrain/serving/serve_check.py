@@ -46,7 +46,7 @@ def run(replica: Replica) -> dict[str, float]:
         FinalError: the server does not load the version, refuses a request, answers otherwise than
             the trained model, or is too slow.
     """
-    arguments = ServeCheckArguments.of(replica.job.arguments)
+    arguments = ServeCheckArguments.from_dict(replica.job.arguments)
     url, _, version = arguments.version.rstrip("/").rpartition("/")
     pipeline = url.removesuffix(f"/{VERSIONS}")
     name = SIDECAR_MODEL if replica.has_server else model_name(pipeline)

@@ -32,13 +32,13 @@ from typing import Any, NoReturn
 from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
 from aerotrain.contract.job import Deadlines, Job
 from aerotrain.contract.layout import JOB
-from aerotrain.contract.options import Arguments, options_of
-from aerotrain.contract.predicting import PredictArguments
-from aerotrain.contract.preparing import PlanArguments
+from aerotrain.contract.options import options_of
+from aerotrain.contract.preparing import PlanArguments, PredictArguments
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_of
 from aerotrain.contract.strategy import TrainingOptions
 from aerotrain.contract.training import TrainArguments
+from aerotrain.contract.validation import Validated
 from aerotrain.replica import Replica, exit_code_of, ignore_full_disk, run_replica
 from aerotrain.standalone import (
     ATTEMPT,
@@ -60,7 +60,7 @@ class Command:
     """A command: the module that it runs, the arguments of that, and what it does."""
 
     module: str
-    arguments: type[Arguments]
+    arguments: type[Validated]
     help: str
     description: str = ""
 
@@ -181,7 +181,7 @@ def job_of(given: Namespace) -> Job:
         }
     if given.command in _OF_SOURCES and given.processes < 1:
         raise SpecError(f"processes must be 1 or more, got {given.processes}")
-    command.arguments.of(arguments)
+    command.arguments.from_dict(arguments)
     job = Job.from_dict(
         {
             "name": given.command,
@@ -301,7 +301,7 @@ def _add_source_flags(parser: ArgumentParser) -> None:
 
 
 def _add_train_flags(parser: ArgumentParser) -> None:
-    add_fields(parser, TrainingOptions, leave_out=())
+    add_fields(parser, TrainingOptions)
     parser.set_defaults(strategy="one_device")  # by hand, one process is the usual case
     add_fields(parser, Deadlines, leave_out=("start", "run"))
 

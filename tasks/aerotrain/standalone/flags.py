@@ -6,56 +6,40 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-from aerotrain.contract.options import Declared, OptionType, options_of
+from aerotrain.contract.options import Option
+from aerotrain.contract.validation import LIMITS, default_of, field_type
 
 
-def add_fields(parser: ArgumentParser, owner: type, leave_out: Collection[str]) -> None:
+def add_fields(parser: ArgumentParser, owner: type, leave_out: Collection[str] = ()) -> None:
     """Add a flag for each field of the dataclass ``owner``."""
-    options = options_of(owner)
     for each in fields(owner):
         if each.name not in leave_out:
-            declared = options.get(each.name)
-            flag = _option_flag(declared) if declared else _field_flag(each)
-            parser.add_argument(f"--{each.name.replace('_', '-')}", **flag)
+            parser.add_argument(f"--{each.name.replace('_', '-')}", **_flag(each))
 
 
-def _field_flag(field: Field[Any]) -> dict[str, Any]:
-    """The argparse arguments of a field that is no option; its owner's docstring describes it."""
-    parsers: Mapping[Any, Callable[[str], Any]] = {
-        str: str,
-        int: int,
-        float: float,
-        str | None: str,
-        int | None: int,
-    }
-    parse = parsers.get(field.type, json_of)
-    flag = {"type": parse, "metavar": "JSON" if parse is json_of else parse.__name__.upper()}
-    if field.default_factory is not MISSING:
-        return {**flag, "default": field.default_factory()}
-    if field.default is not MISSING:
-        return {**flag, "default": field.default}
-    return {**flag, "required": True}
+def _flag(field: Field[Any]) -> dict[str, Any]:
+    """The argparse arguments of a field; the word ``auto`` means null, of an option.
 
-
-def _option_flag(declared: Declared) -> dict[str, Any]:
-    """The argparse arguments of an option; the word ``auto`` means null."""
-    option = declared.option
-    words = option.full_help.replace("%", "%%").replace("**", "")
-    if option.optional:
-        words = words.replace("Empty:", "auto:")  # the form leaves the field empty
-    flag: dict[str, Any] = {"default": declared.default, "help": words}
-    if option.kind is OptionType.BOOLEAN:
+    The docstring of its dataclass describes a field that is no option.
+    """
+    kind, option, default = field_type(field), field.metadata.get(LIMITS), default_of(field)
+    flag: dict[str, Any] = {"required": True} if default is MISSING else {"default": default}
+    can_be_auto = isinstance(option, Option) and kind.optional
+    if isinstance(option, Option):
+        words = option.full_help.replace("%", "%%").replace("**", "")
+        # The form leaves the field empty.
+        flag["help"] = words.replace("Empty:", "auto:") if can_be_auto else words
+    if kind.kind is bool:
         return {**flag, "action": BooleanOptionalAction}
-    if option.choices:
-        return {**flag, "choices": option.choices}
-    parse = _PARSERS[option.kind]
-    metavar = "JSON" if option.kind is OptionType.OBJECT else option.kind.value.upper()
-    if not option.optional:
-        return {**flag, "type": parse, "metavar": metavar}
-    return {**flag, "type": _or_auto(parse, option.kind), "metavar": f"{metavar}|auto"}
+    if kind.limits.choices:
+        return {**flag, "choices": kind.limits.choices}
+    name, parse = _PARSERS.get(kind.kind, ("JSON", json_of))
+    if can_be_auto:
+        return {**flag, "type": _or_auto(parse, name.lower()), "metavar": f"{name}|auto"}
+    return {**flag, "type": parse, "metavar": name}
 
 
-def _or_auto(parse: Callable[[str], Any], kind: OptionType) -> Callable[[str], Any]:
+def _or_auto(parse: Callable[[str], Any], kind: str) -> Callable[[str], Any]:
     """A parser of values of that kind, and of the word ``auto``, which is null."""
 
     def value(text: str) -> Any:
@@ -77,10 +61,9 @@ def json_of(text: str) -> Any:
         raise ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
 
 
-#: The parser of an option's value, by kind.
-_PARSERS: Mapping[OptionType, Callable[[str], Any]] = {
-    OptionType.INTEGER: int,
-    OptionType.NUMBER: float,
-    OptionType.STRING: str,
-    OptionType.OBJECT: json_of,
+#: The name and the parser of a value by its type; all others are JSON.
+_PARSERS: Mapping[type, tuple[str, Callable[[str], Any]]] = {
+    int: ("INTEGER", int),
+    float: ("NUMBER", float),
+    str: ("STRING", str),
 }

@@ -65,7 +65,7 @@ def begun(replica: Replica) -> Iterator[tuple[TrainingContext, Engine]]:
     table, as the user's module may do on import. It is imported in the scope of the strategy, as if
     it had built it.
     """
-    job, arguments = replica.job, TrainArguments.of(replica.job.arguments)
+    job, arguments = replica.job, TrainArguments.from_dict(replica.job.arguments)
     check_job(job, arguments)
     engine, dataset = ENGINES[job.strategy], load_dataset(arguments.data)
     check_shards(job, arguments, dataset)

@@ -68,7 +68,7 @@ def _serve(replica: Replica, status_writer: StatusWriter) -> None:
 
 def _supply_of_own(replica: Replica) -> ShardCache:
     """Start the download of this reader's shards, which the chief's graph reads from the disk."""
-    arguments = TrainArguments.of(replica.job.arguments)
+    arguments = TrainArguments.from_dict(replica.job.arguments)
     dataset = load_dataset(arguments.data)
     split = split_of(dataset, TRAIN_SPLIT)
     own = share(split.shards, replica.name.index, replica.job.count(replica.name.role))

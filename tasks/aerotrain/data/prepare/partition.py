@@ -45,7 +45,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 def run(replica: Replica) -> dict[str, int]:
     """Write the shards of some partitions; returns and raises as ``write_partitions``."""
-    given = PartitionArguments.of(replica.job.arguments)
+    given = PartitionArguments.from_dict(replica.job.arguments)
     plan = DatasetPlan.read(open_store(given.dataset))
     keep_freed_memory()
 

@@ -54,7 +54,7 @@ class DatasetPlan(Plan):
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
         schema = None if data["schema"] is None else schema_from_dict(data["schema"])
-        return cls(**{**data, "rules": PlanArguments.of(data["rules"]), "schema": schema})
+        return cls(**{**data, "rules": PlanArguments.from_dict(data["rules"]), "schema": schema})
 
 
 def content_rules(rules: PlanArguments) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def run(replica: Replica) -> dict[str, Any]:
     Raises:
         FinalError: the source is empty, or its columns are not those of the last data set.
     """
-    arguments = PlanArguments.of(replica.job.arguments)
+    arguments = PlanArguments.from_dict(replica.job.arguments)
     plan, partitions = make_plan(arguments)
     root = open_store(replica.job.store)
     store = root.child(plan.folder)

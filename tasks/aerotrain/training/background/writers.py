@@ -11,13 +11,12 @@ from typing import Self
 from aerotrain.contract.curves import Curves, Point
 from aerotrain.contract.errors import AerotrainError
 from aerotrain.contract.event_log import Event, EventType, read
-from aerotrain.contract.layout import CHIEF_LOG, CURVES
-from aerotrain.contract.replica_status import (
+from aerotrain.contract.layout import CHIEF_LOG, CURVES, status_key
+from aerotrain.contract.status import (
     REPORTED_EVERY,
     ProcessStatus,
     ReplicaStatus,
     StepTime,
-    key_of,
 )
 from aerotrain.replica import Replica, began
 from aerotrain.store import MissingError, Store, open_store
@@ -191,7 +190,7 @@ class StatusWriter:
         #: Times of steps by replica, for the next report.
         self.step_times: Mapping[str, StepTime] = {}
         self._store = store
-        self._key = key_of(name)
+        self._key = status_key(name)
         self._earlier: ReplicaStatus | None = None
         self._process = ProcessStatus(began=began(), host=node)
         self._change = threading.Event()

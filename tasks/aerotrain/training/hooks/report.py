@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import counted
 from aerotrain.contract.layout import TENSORBOARD
-from aerotrain.contract.replica_status import StepTime
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain.contract.status import Progress
+from aerotrain.contract.status import Progress, StepTime
 from aerotrain.training.background.interval import GrowingInterval, Interval
 from aerotrain.training.background.writers import CurveWriter
 from aerotrain.training.checkpoints.checkpoints import SavedState

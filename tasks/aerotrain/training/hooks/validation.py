@@ -121,7 +121,7 @@ def follow(replica: Replica) -> None:
     Raises:
         FinalError: there is no validation split, or a checkpoint is of another model.
     """
-    arguments = TrainArguments.of(replica.job.arguments)
+    arguments = TrainArguments.from_dict(replica.job.arguments)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(arguments.model, arguments.data)
     store = open_store(replica.job.prefix)
