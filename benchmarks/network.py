@@ -35,8 +35,8 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "accumulation 4": {"batch_size": 4 * BATCH, "gradient_accumulation_steps": 4},
 }
 
-#: The steps that are trained by Mbit/s of the link.
-STEPS = {1000: 200, 100: 60}
+#: The rate of the link, and the steps that are trained.
+MEGABITS, STEPS = 100, 60
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,13 @@ class Mark:
 
 
 def measure(given: Namespace, folder: Path) -> Report:
-    """A row for each link and mode; ``--quick`` has the slow link, and the modes compared."""
+    """A row for each mode."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
         sys.exit("this makes network namespaces, for which it needs root and iproute2 (ip and tc)")
     jobs = Jobs(folder)
-    rows = {
-        (megabits, mode): _row(jobs, folder, megabits, mode)
-        for megabits in ((100,) if given.quick else STEPS)
-        for mode in ((PLAIN, BITS16) if given.quick else MODES)
-    }
-    plain, bits16 = rows[100, PLAIN], rows[100, BITS16]
+    modes = (PLAIN, BITS16) if given.quick else MODES
+    rows = {mode: _row(jobs, folder, mode) for mode in modes}
+    plain, bits16 = rows[PLAIN], rows[BITS16]
     return Report(
         list(rows.values()),
         {
@@ -68,35 +65,35 @@ def measure(given: Namespace, folder: Path) -> Report:
     )
 
 
-def _row(jobs: Jobs, folder: Path, megabits: int, mode: str) -> dict[str, Any]:
+def _row(jobs: Jobs, folder: Path, mode: str) -> dict[str, Any]:
     batch = MODES[mode]["batch_size"]
     arguments = {
         "model": "wide",
         "data": jobs.data("digits", shards=2),
-        "epochs": -(-STEPS[megabits] // -(-RECORDS // batch)),
+        "epochs": -(-STEPS // -(-RECORDS // batch)),
         "steps_per_execution": 5,
         **MODES[mode],
     }
-    first, *_, last = _marks(jobs.train("multi_worker_mirrored", arguments), folder, megabits)
+    first, *_, last = _marks(jobs.train("multi_worker_mirrored", arguments), folder)
     done, seconds = last.step - first.step, last.seconds - first.seconds
     sent = last.sent - first.sent
     return {
-        "link, Mbit/s": megabits,
+        "link, Mbit/s": MEGABITS,
         "mode": mode,
         "bytes a step": sent // done,
         "bytes an example": sent // (done * batch),
         "steps/s": done / seconds,
         "examples/s": done * batch / seconds,
-        "share of link": sent * 8 / seconds / (megabits * 1e6),
+        "share of link": sent * 8 / seconds / (MEGABITS * 1e6),
     }
 
 
-def _marks(job: Job, folder: Path, megabits: int) -> list[Mark]:
-    """Train over a link of that rate; one mark for each progress line of the chief."""
+def _marks(job: Job, folder: Path) -> list[Mark]:
+    """Train over the link; one mark for each progress line of the chief."""
     addresses = {name: f"{_host(index)}:{PORT}" for index, name in enumerate(job.names())}
     counter = f"/sys/class/net/{INTERFACE}/statistics/tx_bytes"
     marks = []
-    with _namespaces(megabits) as spaces:
+    with _namespaces() as spaces:
         within = [("ip", "netns", "exec", space) for space in spaces]
 
         def mark(line: str) -> None:
@@ -114,8 +111,8 @@ def _host(index: int) -> str:
 
 
 @contextmanager
-def _namespaces(megabits: int) -> Iterator[list[str]]:
-    """Two network namespaces, joined by a link of ``megabits`` a second in each direction."""
+def _namespaces() -> Iterator[list[str]]:
+    """Two network namespaces, joined by the link."""
     spaces = [f"aerotrain-{os.getpid()}-{index}" for index in range(2)]
     with ExitStack() as stack:
         for space in spaces:
@@ -129,7 +126,7 @@ def _namespaces(megabits: int) -> Iterator[list[str]]:
             _run(*ip, "addr", "add", f"{_host(index)}/24", "dev", INTERFACE)
             _run(*ip, "link", "set", "lo", "up")
             _run(*ip, "link", "set", INTERFACE, "up")
-            bucket = ("tbf", "rate", f"{megabits}mbit", "burst", "256kb", "latency", "100ms")
+            bucket = ("tbf", "rate", f"{MEGABITS}mbit", "burst", "256kb", "latency", "100ms")
             _run("tc", "-n", space, "qdisc", "add", "dev", INTERFACE, "root", *bucket)
         yield spaces
 

@@ -44,19 +44,14 @@ def measure(given: Namespace, folder: Path) -> Report:
     testbed = Testbed(folder)
     kills = KILLS[:1] if given.quick else KILLS * 3
     rows = [killed(testbed, strategy, victim) for strategy, victim in kills]
-    served = [row for row in rows if row["strategy"] == SERVED]
-    workers = [row for row in served if row["killed"] == "worker-1"]
+    workers = [row for row in rows if row["killed"] == "worker-1"]
     gangs = [row for row in rows if row["strategy"] == GANG]
-    stops = [row["longest_stop_s"] for row in served]
-    # The projection needs kills of each replica.
-    projected = None if given.quick else 1 - statistics.mean(stops) / BETWEEN
     figures = {
         "detect_seconds": max(row["detect_s"] for row in rows),
         "worker_back_seconds": median(workers, "back_s"),
         "worker_longest_stop_seconds": median(workers, "longest_stop_s"),
         "gang_back_seconds": median(gangs, "back_s"),
         "save_stall_seconds": max(row["save_stall_s"] for row in rows),
-        "goodput_projected": projected,
         "goodput": None if given.quick else goodput_of_long_run(testbed),
     }
     return Report(rows, figures)

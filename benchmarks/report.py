@@ -124,7 +124,7 @@ def in_turns(
     """
     results: dict[K, list[T]] = {name: [] for name in contestants}
     for number in range(-warm, rounds):
-        for name in list(contestants)[:: -1 if number % 2 else 1]:
+        for name in list(contestants)[:: -1 if number > 0 and number % 2 else 1]:
             result = contestants[name]()
             if number >= 0:
                 results[name].append(result)

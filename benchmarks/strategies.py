@@ -37,14 +37,6 @@ SAME = "same_steps_per_execution"
 STEPS = {1: "fit", PER_EXECUTION: f"fit at {PER_EXECUTION}"}
 WORKLOADS = (DENSE, CONVOLUTIONS, EMBEDDING, SHARDED)
 
-#: Params of a training; each is measured against the same job without it.
-PARAMS: Mapping[str, Any] = {
-    "steps_per_execution": 1,
-    "jit_compile": True,
-    "gradient_accumulation_steps": 4,
-    "dtype_policy": "mixed_bfloat16",
-}
-
 #: The variables that select the Keras of ``fit``.
 KERAS: Mapping[str, Mapping[str, str]] = {"keras3": {}, "tf_keras": {"TF_USE_LEGACY_KERAS": "1"}}
 
@@ -53,7 +45,7 @@ _RATE = re.compile(r"steps_per_second=(\S+)")
 
 
 def measure(given: Namespace, folder: Path) -> Report:
-    """Steps a second, ratios to ``fit``, the effect of params, and memory."""
+    """Steps a second, ratios to ``fit``, and memory."""
     if not fashion.IMAGES.exists():
         sys.exit(f"{fashion.IMAGES} is missing: install Debian's package dataset-fashion-mnist")
     every = {f"{each.name}/{name}": (each, name) for each in WORKLOADS for name in each.strategies}
@@ -65,8 +57,7 @@ def measure(given: Namespace, folder: Path) -> Report:
         return Report(rows, figures(rows), [bench.memory])
     bench = Bench(folder, rounds=2, train=0.98)
     rows = [row for key in given.only or every for row in bench.compared(*every[key])]
-    params = [row for each in WORKLOADS[:2] if not given.only for row in bench.params(each)]
-    return Report(rows, figures(rows), [table for table in (bench.memory, params) if table])
+    return Report(rows, figures(rows), [bench.memory])
 
 
 def figures(rows: Rows) -> dict[str, float]:
@@ -121,21 +112,8 @@ class Bench:
             rows.append(row)
         return rows
 
-    def params(self, workload: Workload) -> list[dict[str, Any]]:
-        """Steps a second on one device with each of ``PARAMS``, over those without."""
-        train = partial(self._ours, workload, "one_device")
-        with_each = {
-            f"{name}={value}": partial(train, **{name: value}) for name, value in PARAMS.items()
-        }
-        rates = in_turns({"": train, **with_each}, self._rounds)
-        return [
-            {"model": workload.name, "param": name, "over without": median_ratio(each, rates[""])}
-            for name, each in rates.items()
-            if name
-        ]
-
-    def _ours(self, workload: Workload, strategy: str, **arguments: Any) -> float:
-        job = self._jobs.of(workload, strategy, self._train, **arguments)
+    def _ours(self, workload: Workload, strategy: str) -> float:
+        job = self._jobs.of(workload, strategy, self._train)
         ended = run_job(job, self._folder)
         self._remember(job, "ours", workload, ended)
         [begin, end] = [when for when, line in ended.lines if line.startswith("epoch ")]

@@ -102,7 +102,7 @@ class Jobs:
             **more,
         )
 
-    def of(self, workload: Workload, strategy: str, train: float = 0.98, **more: Any) -> Job:
+    def of(self, workload: Workload, strategy: str, train: float = 0.98) -> Job:
         """A training of ``workload``, by the share ``train`` of its records."""
         splits = {"train": train, "test": 1 - train}
         arguments = {
@@ -113,7 +113,6 @@ class Jobs:
             "steps_per_execution": PER_EXECUTION,
             "hparams": workload.hparams,
             **ALSO.get(strategy, {}),
-            **more,
         }
         return self.train(strategy, arguments)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.testbed import Testbed, processes_in
 
 from chaos.network import Network, network
-from devtools.s3_server import S3Server, s3_server
+from devtools.s3_server import OwnS3Server, s3_server
 
 BUCKET = "chaos"
 
@@ -60,7 +60,7 @@ class Scene:
     """A place, and the tools that inject faults in it."""
 
     testbed: Testbed
-    server: S3Server | None = None
+    server: OwnS3Server | None = None
     disk: Path | None = None
     network: Network | None = None
     memory: Memory | None = None
