@@ -54,10 +54,10 @@ def measure(given: Namespace, folder: Path) -> Report:
     if given.quick:
         bench = Bench(folder, rounds=1, train=0.1)
         rows = bench.compared(DENSE, "one_device", ["keras3"])
-        return Report(rows, figures(rows), [bench.memory])
+        return Report(rows, figures(rows) | bench.memory_figures(), [bench.memory])
     bench = Bench(folder, rounds=2, train=0.98)
     rows = [row for key in given.only or every for row in bench.compared(*every[key])]
-    return Report(rows, figures(rows), [bench.memory])
+    return Report(rows, figures(rows) | bench.memory_figures(), [bench.memory])
 
 
 def figures(rows: Rows) -> dict[str, float]:
@@ -135,6 +135,17 @@ class Bench:
             return float(rate[1])
         print(ended.text[-2000:])
         return None
+
+    def memory_figures(self) -> dict[str, float]:
+        """The memory of a chief over that of ``fit``, for the dense network on one device."""
+        peaks = {
+            row["by"]: row["peak memory, MiB"]
+            for row in self.memory
+            if (row["model"], row["strategy"]) == (DENSE.name, "one_device")
+        }
+        if "fit of keras3" not in peaks:
+            return {}
+        return {"chief_memory_over_keras3_fit": peaks["ours"] / peaks["fit of keras3"]}
 
     def _remember(self, job: Job, who: str, workload: Workload, ended: Ended) -> None:
         for name, mebibytes in ended.memory.items():

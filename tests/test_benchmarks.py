@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import report
+from benchmarks import aims, report
 from benchmarks.report import ROOT, Report, in_turns, median_ratio
 from benchmarks.workloads import Jobs, Workload
 
@@ -73,3 +73,34 @@ def test_two_models_with_different_data_are_trained_in_one_store(
         for name in ("squares", "sentences")
     }
     assert len(data) == 2
+
+
+def test_each_committed_figure_meets_its_aim_or_says_why_not_and_since_when():
+    assert aims.wrong(aims.figures()) == []
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "figure", "value", "said"),
+    [
+        ("records", "write_over_tf_writer", 1.0, None),  # it is known to be below
+        ("input", "read_over_memory", 0.5, "is 0.5, its aim is ≥ 1: say why_below, and since"),
+        ("serving", "failed_requests", 1.0, "is 1.0, its aim is ≤ 0: say why_below, and since"),
+        ("recovery", "detect_seconds", None, "is None, its aim is ≤ 0.5: say why_below, and since"),
+        ("recovery", "goodput", 0.99, "is kept again: remove why_below and since"),
+    ],
+)
+def test_a_figure_that_falls_is_named(benchmark, figure, value, said):
+    found = aims.figures()
+    found[benchmark][figure] = value
+    assert aims.wrong(found) == ([f"{benchmark}: {figure} {said}"] if said else [])
+
+
+def test_a_reason_needs_its_day_and_an_aim_one_bound():
+    with pytest.raises(ValueError, match="use both why_below and since"):
+        aims.Aim(benchmark="a", figure="x", why="", at_most=1, why_below="slow")
+    with pytest.raises(ValueError, match="use either at_least or at_most"):
+        aims.Aim(benchmark="a", figure="x", why="")
+
+
+def test_the_first_page_shows_the_figures_and_their_aims():
+    assert aims.table(aims.figures()) in (ROOT / "README.md").read_text()
