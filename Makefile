@@ -110,7 +110,11 @@ env: .env ## write .env for `docker compose up`, with new secrets
 		printf '%s\n' "$$line"; \
 	done < .env.example > $@
 
-bench: $(READY) ## run the benchmarks, and write their tables to benchmarks/results/
+bench: $(READY) ## run the benchmarks, write their tables to benchmarks/results/, and compare with their aims
+	@missing=; for tool in ip tc; do command -v $$tool >/dev/null || missing="$$missing iproute2"; done; \
+	[ -d /usr/share/datasets/fashion-mnist ] || missing="$$missing dataset-fashion-mnist"; \
+	[ "$$(id -u)" = 0 ] || missing="$$missing root"; \
+	[ -z "$$missing" ] || { echo "the benchmarks need:$$missing (the packages are Debian's)"; exit 1; }
 	@mkdir -p benchmarks/results
 	@for name in $(BENCHMARKS); do \
 		echo "benchmarks.$$name"; \
@@ -118,9 +122,11 @@ bench: $(READY) ## run the benchmarks, and write their tables to benchmarks/resu
 		mv benchmarks/results/$$name.md.new benchmarks/results/$$name.md; \
 		cat benchmarks/results/$$name.md; \
 	done
+	@$(BIN)/python -m benchmarks.aims --before
 
-docs: $(READY) ## write docs/options.md and docs/inputs.md, and the site of all pages, .site/html
+docs: $(READY) ## write docs/options.md, docs/inputs.md and README's figures, and the site of all pages, .site/html
 	PYTHONPATH=tests $(BIN)/python -m support.nasty_inputs > docs/inputs.md
+	$(BIN)/python -m benchmarks.aims --write README.md
 	$(BIN)/python -m devtools.pages
 	$(BIN)/mkdocs build --strict
 

@@ -26,8 +26,6 @@ from aerotrain.launch.launcher import Launcher
 from aerotrain.store import open_store
 from aerotrain_airflow.goodput import Goodput, events_of_chief, record
 
-ROOT = Path(__file__).parent.parent
-
 #: Full pace is at least this share of the pace before the fault.
 FULL = 0.7
 
@@ -96,21 +94,34 @@ class Training:
     def events(self) -> list[Event]:
         return self.launcher.events(self.handle)
 
+    def events_since(self, kind: EventType, at: float) -> list[Event]:
+        """The events of that kind since a time."""
+        return [each for each in self.events() if each.event is kind and each.at >= at]
+
+    def stalls(self) -> list[float]:
+        """The seconds of each stop for a checkpoint, as the chief has recorded them."""
+        events = events_of_chief(open_store(self.job.prefix))
+        return [each.seconds for each in events if each.event is EventType.SAVE_STALL]
+
     def account(self) -> Goodput | None:
         """The goodput of its closed event log, once it has ended."""
         return record(self.events(), open_store(self.job.prefix), time.time())
 
-    def pace(self, since: float, until: float) -> float:
-        """Steps a second: the median over the progress lines of that time."""
-        return median(self._paces(since, until) or [0.0])
-
-    def _paces(self, since: float, until: float) -> list[float]:
-        marks = [each for each in self.marks if since <= each.at <= until]
-        return [
+    def pace(self) -> float:
+        """Steps a second so far: the median over the progress lines."""
+        paces = [
             (later.step - mark.step) / (later.at - mark.at)
-            for mark, later in itertools.pairwise(marks)
+            for mark, later in itertools.pairwise(self.marks)
             if later.step > mark.step and later.at > mark.at
         ]
+        return median(paces or [0.0])
+
+    def longest_gap(self, at: float) -> float:
+        """The most seconds between two progress lines, from the last one before a time."""
+        times = [each.at for each in self.marks]
+        first = sum(each < at for each in times) - 1
+        gaps = [later - before for before, later in itertools.pairwise(times[max(0, first) :])]
+        return max(gaps, default=0.0)
 
     def at_full_pace(self, since: float, before: float) -> float | None:
         """When the training first reached full pace again, after its first progress since then."""
@@ -158,46 +169,31 @@ def inject(
     """
     with training:
         training.until_under_way(lines)
-        begun = training.marks[0].at
-        before = training.pace(begun, time.time())
+        before = training.pace()
         training.harmed = time.time()
         harm(training)
         at = training.harmed  # later, if the fault had a preparation
         end = training.end.result(600)
-        entries = training.events()
-        detected = [each for each in entries if each.event is EventType.DETECT and each.at >= at]
-        restarted = [each for each in entries if each.event is EventType.RESTART and each.at >= at]
-        back = restarted[0].at if restarted else at
-        full = training.at_full_pace(back, before)
+        restarted = training.events_since(EventType.RESTART, at)
+        full = training.at_full_pace(restarted[0].at if restarted else at, before)
         account = training.account()
-        chiefs = events_of_chief(open_store(training.job.prefix))
-        verdict = "; ".join(dict.fromkeys(each.because for each in restarted)) or "goes on"
-        gaps = _gaps(training.marks, at)
         outcome = Outcome(
             state=end.state,
-            verdict=verdict,
+            verdict="; ".join(dict.fromkeys(each.because for each in restarted)) or "goes on",
             back=sorted({each.replica for each in restarted}),
-            detect=detected[0].at - at if detected else None,
+            detect=next((e.at - at for e in training.events_since(EventType.DETECT, at)), None),
             full_pace=None if full is None else full - at,
-            longest_gap=max(gaps, default=0.0),
-            steps_lost=_steps_lost(training.marks),
+            longest_gap=training.longest_gap(at),
+            steps_lost=steps_lost(training.marks),
             steps_twice=account.steps_twice if account else None,
             goodput=account.goodput if account else None,
-            stalls=[each.seconds for each in chiefs if each.event is EventType.SAVE_STALL],
+            stalls=training.stalls(),
             left=(),
         )
     return replace(outcome, left=(left or left_behind)(training))
 
 
-def _gaps(marks: Sequence[Mark], at: float) -> list[float]:
-    """Seconds between consecutive progress lines, from the last before the fault."""
-    later = [each.at for each in marks if each.at >= at]
-    first = [each.at for each in marks if each.at < at][-1:]
-    times = first + later
-    return [after - before for before, after in itertools.pairwise(times)]
-
-
-def _steps_lost(marks: Sequence[Mark]) -> int:
+def steps_lost(marks: Sequence[Mark]) -> int:
     """By how much the step counter fell when the chief restarted."""
     falls = [mark.step - later.step for mark, later in itertools.pairwise(marks)]
     return max(0, *falls)

@@ -9,14 +9,9 @@ records on this disk; and of a comparison, besides evaluating both models. ``pre
 with ``model.predict`` of the same records in memory, on one core, in a process of its own.
 """
 
-import argparse
-import io
 import multiprocessing
-import os
-import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from argparse import Namespace
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +22,7 @@ import pyarrow.parquet as pq
 import tensorflow as tf
 
 from aerotrain.contract.gate import Rule, RuleKind
-from aerotrain.data.dataset import Feature, Shard
+from aerotrain.data.dataset import Feature
 from aerotrain.evaluation.diagnostics import Diagnostics
 from aerotrain.evaluation.gate import Gate
 from aerotrain.evaluation.intervals import GROUPS, estimate, samples
@@ -37,14 +32,15 @@ from aerotrain.serving.served import Served
 from aerotrain.standalone import predict
 from aerotrain.store import open_store, publish
 from aerotrain.training.input.batches import RecordFiles, every_record, streamed
-from benchmarks.report import in_turns, median_ratio, print_origin, print_report
-from benchmarks.shards import write_shards
+from benchmarks.report import Report, in_turns, median_ratio, run, seconds, use_one_core
+from benchmarks.workloads import write_shards
 
 #: Records of one comparison, the level of its test, and the loss that is to be found.
 RECORDS, LEVEL, LOSS = 10_000, 0.05, 0.01
 
 #: Records of an evaluation. With fewer, what is measured is the start of it.
 EVALUATED = 10**6
+ROUNDS = 3
 
 NUMBERS = 8
 SCHEMA = {f"x{each}": Feature("float32") for each in range(NUMBERS)} | {
@@ -58,37 +54,27 @@ MEMORY, PREDICT = "model.predict of an array in memory", "predict, from Parquet 
 GATE, COMPARED = "the gate, 20 slices", "the gate, 20 slices, two models compared"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer models, records and rounds")
-    quick = parser.parse_args().quick
-    print_origin()
+def measure(given: Namespace, folder: Path) -> Report:
+    """The shares of refusals, and the seconds of evaluations and predictions."""
     keras.utils.set_random_seed(0)
-    simulated, models, compared, rounds = (300, 4, 100, 3) if quick else (1000, 40, 1000, 3)
-    figures = {
+    simulated, models, compared = (300, 2, 20) if given.quick else (1000, 40, 1000)
+    records = EVALUATED // 10 if given.quick else EVALUATED
+    shares = {
         "false_refusals": refused(simulated, 0.0),
         "power": refused(simulated, LOSS),
         "real_false_refusals": refused_models(models, compared),
     }
-    with tempfile.TemporaryDirectory() as name:
-        shards = write_records(Path(name), EVALUATED)
-        contestants = evaluations(Path(name), shards, EVALUATED)
-        if quick:
-            contestants = {each: contestants[each] for each in (PLAIN, GATE)}
-        in_turns(contestants, 1)  # not counted: it traces
-        seconds = in_turns(contestants, rounds)
+    taken = in_turns(evaluations(folder, records), ROUNDS, warm=True)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        seconds |= pool.apply(predictions_on_one_core, (rounds,))
-    figures |= {
-        "predict_over_memory": median_ratio(seconds[MEMORY], seconds[PREDICT]),
-        "gate_over_evaluate": median_ratio(seconds[GATE], seconds[PLAIN]),
+        taken |= pool.apply(predictions_on_one_core, (folder, records))
+    figures = {
+        **shares,
+        "predict_over_memory": median_ratio(taken[MEMORY], taken[PREDICT]),
+        "gate_over_evaluate": median_ratio(taken[GATE], taken[PLAIN]),
+        "compared_over_evaluate": median_ratio(taken[COMPARED], taken[PLAIN_BOTH]),
     }
-    if not quick:
-        ratio = median_ratio(seconds[COMPARED], seconds[PLAIN_BOTH])
-        figures["compared_over_evaluate"] = ratio
-    rows = [{"of": name, "s": round(min(each), 2)} for name, each in seconds.items()]
-    rows += [{"of": name, "s": round(value, 4)} for name, value in figures.items()]
-    print_report(rows, figures)
+    rows = [{"of": name, "s": round(min(each), 2)} for name, each in taken.items()]
+    return Report(rows, figures)
 
 
 def refused(comparisons: int, loss: float) -> float:
@@ -173,17 +159,14 @@ def transform(features: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.stack([features[f"x{each}"] for each in range(NUMBERS)], axis=1), features["label"]
 
 
-def write_records(folder: Path, count: int) -> list[Shard]:
-    """Write ten shards into ``folder``, which is the store of the data."""
+def evaluations(folder: Path, count: int) -> dict[str, Callable[[], float]]:
+    """Keras's evaluation and the gate's, of one model and of two; each returns its seconds.
+
+    ``folder`` gets ten shards of ``count`` records, and is the store of the data.
+    """
     x, y, country = drawn(count, seed=0)
     columns = {name: x[:, number] for number, name in enumerate(SCHEMA) if number < NUMBERS}
-    return write_shards(folder, SCHEMA, {**columns, "country": country, "label": y}, 10)
-
-
-def evaluations(
-    folder: Path, shards: Sequence[Shard], records: int
-) -> dict[str, Callable[[], float]]:
-    """Keras's evaluation and the gate's, of one model and of two; each returns its seconds."""
+    shards = write_shards(folder, SCHEMA, {**columns, "country": country, "label": y}, 10)
     x, y, _ = drawn(4000, seed=100)
     model, other = trained(x, y, 1), trained(x, y, 2)
     Servable(other, transform, SCHEMA).save(folder / "baseline")
@@ -192,68 +175,53 @@ def evaluations(
     no_worse = Rule(kind=RuleKind.NO_WORSE, metric="accuracy", slices=["country"])
     on_disk = RecordFiles.of([folder / shard.file for shard in shards])
 
-    def plain(models: list[keras.Model]) -> float:
-        begin = time.monotonic()
+    def plain(*models: keras.Model) -> None:
         for each in models:
-            given = {"records": records, "batch_size": BATCH}
-            each.evaluate(every_record(on_disk, SCHEMA, transform, **given), verbose=0)
-        return time.monotonic() - begin
+            batches = every_record(on_disk, SCHEMA, transform, records=count, batch_size=BATCH)
+            each.evaluate(batches, verbose=0)
+
+    def judge(gate: Gate, predictor: Predictor, compared: bool) -> None:
+        with streamed(folder.as_uri(), shards, folder) as files:
+            blocks = Diagnostics().watched(predictor.blocks(files, count, BATCH))
+            gate.judge(blocks, compared=compared, batch_size=BATCH)
 
     def judging(rule: Rule, baseline: Served | None) -> Callable[[], float]:
         gate = Gate(model, [rule], SCHEMA, {}, {})
         predictor = Predictor(model, baseline, SCHEMA, transform, columns=["country"], group=None)
-
-        def seconds() -> float:
-            begin = time.monotonic()
-            with streamed(folder.as_uri(), shards, folder) as files:
-                blocks = Diagnostics().watched(predictor.blocks(files, records, BATCH))
-                gate.judge(blocks, compared=baseline is not None, batch_size=BATCH)
-            return time.monotonic() - begin
-
-        return seconds
+        return partial(seconds, judge, gate, predictor, baseline is not None)
 
     return {
-        PLAIN: partial(plain, [model]),
+        PLAIN: partial(seconds, plain, model),
         GATE: judging(bound, None),
-        PLAIN_BOTH: partial(plain, [model, other]),
+        PLAIN_BOTH: partial(seconds, plain, model, other),
         COMPARED: judging(no_worse, served),
     }
 
 
-def predictions_on_one_core(rounds: int) -> dict[str, list[float]]:
+def predictions_on_one_core(folder: Path, records: int) -> dict[str, list[float]]:
     """The seconds of ``predict`` of a table, and of ``model.predict`` of the same records."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    x, _, _ = drawn(EVALUATED, seed=1)
+    use_one_core()
+    x, _, _ = drawn(records, seed=1)
     model = built()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        table = pa.table({"number": np.arange(len(x))} | dict(zip(SCHEMA, x.T, strict=False)))
-        pq.write_table(table, folder / "table.parquet")
-        Servable(model, transform, SCHEMA).save(folder / "saved")
-        store = open_store((folder / "store").as_uri())
-        publish(store, folder / "saved", "serving/1", {})
-        source = {"kind": "parquet", "url": (folder / "table.parquet").as_uri()}
-        given = {"model": "serving", "source": source, "keep": ["number"], "batch_size": BATCH}
+    table = pa.table({"number": np.arange(len(x))} | dict(zip(SCHEMA, x.T, strict=False)))
+    pq.write_table(table, folder / "table.parquet")
+    Servable(model, transform, SCHEMA).save(folder / "saved")
+    store = open_store((folder / "predicted").as_uri())
+    publish(store, folder / "saved", "serving/1", {})
+    source = {"kind": "parquet", "url": (folder / "table.parquet").as_uri()}
+    given = {"model": "serving", "source": source, "keep": ["number"], "batch_size": BATCH}
 
-        def by_steps() -> float:
-            begin = time.monotonic()
-            with redirect_stdout(io.StringIO()):
-                url = predict(store.url, folder / "scratch", **given)
-            seconds = time.monotonic() - begin
-            whole = open_store(url.rpartition("/")[0])  # with the manifest: the next round predicts
-            for stored in whole.list():
-                whole.delete(stored.key)
-            return seconds
+    def by_steps() -> float:
+        urls: list[str] = []
+        taken = seconds(lambda: urls.append(predict(store.url, folder / "scratch", **given)))
+        whole = open_store(urls[0].rpartition("/")[0])
+        for stored in whole.list():  # with the manifest: the next round predicts again
+            whole.delete(stored.key)
+        return taken
 
-        def in_memory() -> float:
-            begin = time.monotonic()
-            model.predict(x, batch_size=BATCH, verbose=0)
-            return time.monotonic() - begin
-
-        contestants = {MEMORY: in_memory, PREDICT: by_steps}
-        in_turns(contestants, 1)  # not counted: it traces
-        return in_turns(contestants, rounds)
+    in_memory = partial(seconds, model.predict, x, batch_size=BATCH, verbose=0)
+    return in_turns({MEMORY: in_memory, PREDICT: by_steps}, ROUNDS, warm=True)
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, __doc__)

@@ -8,14 +8,10 @@ order after an uncounted round, and ratios are medians over the rounds. Everythi
 and files are kept in memory.
 """
 
-import argparse
-import os
 import statistics
-import sys
-import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +19,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.contract.job import Job
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset, Feature, Split
 from aerotrain.store import MANIFEST, open_store
@@ -31,36 +26,45 @@ from aerotrain.training.input.batches import RecordFiles, every_record
 from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
-from benchmarks.report import (
-    in_turns,
-    median_ratio,
-    print_origin,
-    print_report,
-)
-from benchmarks.shards import write_shards
-from benchmarks.workloads import MODELS
+from benchmarks.report import Report, in_turns, median_ratio, run, use_one_core
+from benchmarks.workloads import Jobs, write_shards
 
-MEMORY = Path("/dev/shm")
-BATCH = 128
-SHARDS = 8
+BATCH, SHARDS = 128, 8
 
 #: Examples that one round of reading takes, at least: many more than can have been prefetched.
 READ = 250_000
 SCHEMA = {"image": Feature("uint8", (28, 28)), "label": Feature("int64")}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer records and rounds")
-    quick = parser.parse_args().quick
-    print_origin()
-    records, readings = (10_000, 3) if quick else (100_000, 5)
-    sys.path.insert(0, str(MODELS))
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
-        data = Data.written(Path(name) / "read", records)
-        rates = rates_of_reading(data, Path(name) / "scratch", readings)
-    print_report(
+def measure(given: Namespace, folder: Path) -> Report:
+    """Examples per second of CPU time, for each way to read in turn."""
+    use_one_core()
+    records, rounds = (10_000, 3) if given.quick else (100_000, 5)
+    generator = np.random.default_rng(0)
+    tensors = {
+        "image": generator.integers(0, 256, (records, 28, 28), np.uint8),
+        "label": generator.integers(0, 10, records),
+    }
+    feed = feed_of(tensors, folder)
+    files = RecordFiles.of(sorted(folder.glob("data/train-*")))
+    steps = tf.constant(-(-READ // records) * records // BATCH)
+
+    def rate(take: Callable[..., tf.Tensor], batches: Any) -> float:
+        begin = time.process_time()
+        return int(take(batches, steps)) / (time.process_time() - begin)
+
+    with feed.caching_shards():
+        options = {"records": records, "batch_size": BATCH}
+        in_memory = tf.data.Dataset.from_tensor_slices(tensors)
+        ways = {
+            "in memory": endless(in_memory),
+            "read": every_record(files, SCHEMA, feed.code.transform, **options).repeat(),
+            "in memory, shuffled": endless(in_memory.shuffle(records, seed=0)),
+            "read, shuffled": feed.local(0),
+        }
+        contestants = {name: partial(rate, taker(), iter(way)) for name, way in ways.items()}
+        rates = in_turns(contestants, rounds, warm=True)
+    return Report(
         [{"": name, "examples/s": round(statistics.median(each))} for name, each in rates.items()],
         {
             "read_over_memory": median_ratio(rates["read"], rates["in memory"]),
@@ -71,85 +75,29 @@ def main() -> None:
     )
 
 
-@dataclass(frozen=True)
-class Data:
-    """The same records as tensors, and as a data set of files."""
-
-    tensors: dict[str, np.ndarray[Any, Any]]
-    files: list[Path]
-    dataset: Dataset
-    url: str
-
-    @classmethod
-    def written(cls, folder: Path, records: int) -> "Data":
-        generator = np.random.default_rng(0)
-        tensors = {
-            "image": generator.integers(0, 256, (records, 28, 28), np.uint8),
-            "label": generator.integers(0, 10, records),
-        }
-        shards = write_shards(folder, SCHEMA, tensors, SHARDS)
-        splits = {TRAIN_SPLIT: Split(shards=tuple(shards))}
-        dataset = Dataset(fingerprint="input", source={}, schema=SCHEMA, splits=splits)
-        open_store(folder.as_uri()).put(MANIFEST, dataset.to_json().encode())
-        return cls(tensors, [folder / each.file for each in shards], dataset, folder.as_uri())
-
-    @property
-    def records(self) -> int:
-        return len(self.tensors["label"])
-
-    def in_memory(self, *, shuffled: bool) -> tf.data.Dataset:
-        """Endless batches of the tensors."""
-        examples = tf.data.Dataset.from_tensor_slices(self.tensors)
-        if shuffled:
-            examples = examples.shuffle(self.records, seed=0)
-        return examples.repeat().batch(BATCH)
-
-    def feed(self, scratch: Path) -> InputPipeline:
-        """The input pipeline of a training on the data set."""
-        arguments = {"model": "untransformed", "data": self.url, "batch_size": BATCH, "epochs": 1}
-        job = Job(
-            name="input",
-            module="aerotrain.training.train",
-            store=self.url,
-            run="r",
-            task="train",
-            arguments=arguments,
-        )
-        return InputPipeline(
-            job=job,
-            arguments=TrainArguments.from_dict(arguments),
-            dataset=self.dataset,
-            code=UserCode.load("untransformed"),
-            scratch=scratch,
-        )
+def endless(examples: tf.data.Dataset) -> tf.data.Dataset:
+    return examples.repeat().batch(BATCH).prefetch(tf.data.AUTOTUNE)
 
 
-def rates_of_reading(data: Data, scratch: Path, rounds: int) -> dict[str, list[float]]:
-    """Examples per second of CPU time, for each way to read in turn."""
-    feed = data.feed(scratch)
-    with feed.caching_shards():
-        ordered = every_record(
-            RecordFiles.of(data.files),
-            SCHEMA,
-            feed.code.transform,
-            records=data.records,
-            batch_size=BATCH,
-        )
-        ways = {
-            "in memory": data.in_memory(shuffled=False).prefetch(tf.data.AUTOTUNE),
-            "read": ordered.repeat(),
-            "in memory, shuffled": data.in_memory(shuffled=True).prefetch(tf.data.AUTOTUNE),
-            "read, shuffled": feed.local(0),
-        }
-        steps = tf.constant(-(-READ // data.records) * data.records // BATCH)
-
-        def rate(take: Callable[..., tf.Tensor], batches: Any) -> float:
-            begin = time.process_time()
-            return int(take(batches, steps)) / (time.process_time() - begin)
-
-        contestants = {name: partial(rate, taker(), iter(way)) for name, way in ways.items()}
-        in_turns(contestants, 1)
-        return in_turns(contestants, rounds)
+def feed_of(tensors: dict[str, np.ndarray[Any, Any]], folder: Path) -> InputPipeline:
+    """The input pipeline of a training on a data set of these records."""
+    data = folder / "data"
+    splits = {TRAIN_SPLIT: Split(shards=tuple(write_shards(data, SCHEMA, tensors, SHARDS)))}
+    dataset = Dataset(fingerprint="input", source={}, schema=SCHEMA, splits=splits)
+    open_store(data.as_uri()).put(MANIFEST, dataset.to_json().encode())
+    arguments = {
+        "model": "untransformed",
+        "data": data.as_uri(),
+        "batch_size": BATCH,
+        "epochs": 1,
+    }
+    return InputPipeline(
+        job=Jobs(folder).train("one_device", arguments),
+        arguments=TrainArguments.from_dict(arguments),
+        dataset=dataset,
+        code=UserCode.load("untransformed"),
+        scratch=folder / "scratch",
+    )
 
 
 def taker() -> Callable[..., tf.Tensor]:
@@ -166,4 +114,4 @@ def taker() -> Callable[..., tf.Tensor]:
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, __doc__, in_memory=True)

@@ -15,6 +15,7 @@ import io
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -79,74 +80,53 @@ REDUCTIONS = ("sum", "sum_over_batch_size", "mean", "mean_with_sample_weight")
 #: The greatest difference from ``fit`` that is rounding, as a part of what training has changed.
 TOLERANCE = 2e-3
 
+
+def _by_name(by_target: Mapping[str, str]) -> dict[str, str]:
+    """The target of each name, in the order of the names."""
+    pairs = ((name, target) for target, names in by_target.items() for name in names.split())
+    return dict(sorted(pairs))
+
+
 #: What the losses and metrics of Keras compare.
-LOSSES: Mapping[str, str] = {
-    "BinaryCrossentropy": "bits",
-    "BinaryFocalCrossentropy": "bits",
-    "CTC": "phrase",
-    "CategoricalCrossentropy": "kind",
-    "CategoricalFocalCrossentropy": "kind",
-    "CategoricalGeneralizedCrossEntropy": "label",
-    "CategoricalHinge": "kind",
-    "Circle": "place",
-    "CosineSimilarity": "numbers",
-    "Dice": "bits",
-    "Hinge": "bits",
-    "Huber": "numbers",
-    "KLDivergence": "kind",
-    "LogCosh": "numbers",
-    "MeanAbsoluteError": "numbers",
-    "MeanAbsolutePercentageError": "numbers",
-    "MeanSquaredError": "numbers",
-    "MeanSquaredLogarithmicError": "numbers",
-    "Poisson": "numbers",
-    "SparseCategoricalCrossentropy": "label",
-    "SquaredHinge": "bits",
-    "Tversky": "bits",
-}
-METRICS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "AUC": ("bits", {}),
-    "Accuracy": ("numbers", {}),
-    "BinaryAccuracy": ("bits", {}),
-    "BinaryCrossentropy": ("bits", {}),
-    "BinaryIoU": ("bits", {}),
-    "CategoricalAccuracy": ("kind", {}),
-    "CategoricalCrossentropy": ("kind", {}),
-    "CategoricalHinge": ("kind", {}),
-    "ConcordanceCorrelation": ("numbers", {}),
-    "CosineSimilarity": ("numbers", {}),
-    "F1Score": ("kind", {}),
-    "FBetaScore": ("kind", {}),
-    "FalseNegatives": ("bits", {}),
-    "FalsePositives": ("bits", {}),
-    "Hinge": ("bits", {}),
-    "KLDivergence": ("kind", {}),
-    "LogCoshError": ("numbers", {}),
-    "MeanAbsoluteError": ("numbers", {}),
-    "MeanAbsolutePercentageError": ("numbers", {}),
-    "MeanSquaredError": ("numbers", {}),
-    "MeanSquaredLogarithmicError": ("numbers", {}),
-    "PearsonCorrelation": ("numbers", {}),
-    "Poisson": ("numbers", {}),
-    "Precision": ("bits", {}),
-    "R2Score": ("numbers", {}),
-    "Recall": ("bits", {}),
-    "RootMeanSquaredError": ("numbers", {}),
-    "SquaredHinge": ("bits", {}),
-    "TrueNegatives": ("bits", {}),
-    "TruePositives": ("bits", {}),
-    "IoU": ("label", {"num_classes": CLASSES, "target_class_ids": [0], "sparse_y_pred": False}),
-    "MeanIoU": ("label", {"num_classes": CLASSES, "sparse_y_pred": False}),
-    "OneHotIoU": ("kind", {"num_classes": CLASSES, "target_class_ids": [0]}),
-    "OneHotMeanIoU": ("kind", {"num_classes": CLASSES}),
-    "PrecisionAtRecall": ("bits", {"recall": 0.5}),
-    "RecallAtPrecision": ("bits", {"precision": 0.5}),
-    "SensitivityAtSpecificity": ("bits", {"specificity": 0.5}),
-    "SpecificityAtSensitivity": ("bits", {"sensitivity": 0.5}),
-    "SparseCategoricalAccuracy": ("label", {}),
-    "SparseCategoricalCrossentropy": ("label", {}),
-    "SparseTopKCategoricalAccuracy": ("label", {"k": 2}),
-    "TopKCategoricalAccuracy": ("kind", {"k": 2}),
+LOSSES = _by_name(
+    {
+        "bits": """BinaryCrossentropy BinaryFocalCrossentropy Dice Hinge SquaredHinge Tversky""",
+        "kind": """CategoricalCrossentropy CategoricalFocalCrossentropy CategoricalHinge
+            KLDivergence""",
+        "label": "CategoricalGeneralizedCrossEntropy SparseCategoricalCrossentropy",
+        "numbers": """CosineSimilarity Huber LogCosh MeanAbsoluteError MeanAbsolutePercentageError
+            MeanSquaredError MeanSquaredLogarithmicError Poisson""",
+        "phrase": "CTC",
+        "place": "Circle",
+    }
+)
+METRICS = _by_name(
+    {
+        "bits": """AUC BinaryAccuracy BinaryCrossentropy BinaryIoU FalseNegatives FalsePositives
+            Hinge Precision PrecisionAtRecall Recall RecallAtPrecision SensitivityAtSpecificity
+            SpecificityAtSensitivity SquaredHinge TrueNegatives TruePositives""",
+        "kind": """CategoricalAccuracy CategoricalCrossentropy CategoricalHinge F1Score FBetaScore
+            KLDivergence OneHotIoU OneHotMeanIoU TopKCategoricalAccuracy""",
+        "label": """IoU MeanIoU SparseCategoricalAccuracy SparseCategoricalCrossentropy
+            SparseTopKCategoricalAccuracy""",
+        "numbers": """Accuracy ConcordanceCorrelation CosineSimilarity LogCoshError
+            MeanAbsoluteError MeanAbsolutePercentageError MeanSquaredError
+            MeanSquaredLogarithmicError PearsonCorrelation Poisson R2Score RootMeanSquaredError""",
+    }
+)
+#: The options of metrics that need some.
+_CLASSES = {"num_classes": CLASSES}
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "IoU": {**_CLASSES, "target_class_ids": [0], "sparse_y_pred": False},
+    "MeanIoU": {**_CLASSES, "sparse_y_pred": False},
+    "OneHotIoU": {**_CLASSES, "target_class_ids": [0]},
+    "OneHotMeanIoU": _CLASSES,
+    "PrecisionAtRecall": {"recall": 0.5},
+    "RecallAtPrecision": {"precision": 0.5},
+    "SensitivityAtSpecificity": {"specificity": 0.5},
+    "SpecificityAtSensitivity": {"sensitivity": 0.5},
+    "SparseTopKCategoricalAccuracy": {"k": 2},
+    "TopKCategoricalAccuracy": {"k": 2},
 }
 #: Bases, and what takes numbers rather than targets and outputs: none is compiled.
 NOT_COMPILED = {"Loss", "Metric", "Mean", "MeanMetricWrapper", "Sum"}
@@ -162,9 +142,6 @@ def largest_distance(y: Any, y_pred: Any) -> Any:
     return keras.ops.max(keras.ops.abs(y - y_pred))
 
 
-OWN_FUNCTIONS = (mean_distance, largest_distance)
-
-
 @dataclass(frozen=True)
 class Head:
     """An output of a model, whose loss or metric is a row: ``masked`` ones are sequences."""
@@ -176,7 +153,18 @@ class Head:
 
     @property
     def name(self) -> str:
-        return self.row.replace(" ", "_").replace(",", "").replace("(", "").replace(")", "")
+        return re.sub(r"\W+", "_", self.row)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the records, or of their steps."""
+        return (_many, LENGTH) if self.masked else (_many,)
+
+
+OWN_FUNCTIONS = [
+    Head(each.__name__, "numbers", lambda each=each: each)
+    for each in (mean_distance, largest_distance)
+]
 
 
 @dataclass(frozen=True)
@@ -199,7 +187,7 @@ def losses_of(reduction: str) -> list[Head]:
 
     def made(name: str, **options: Any) -> Callable[[], Any]:
         own = next(turns) if reduction == "mixed" else reduction
-        return lambda: getattr(keras.losses, name)(reduction=own, **options)
+        return partial(getattr(keras.losses, name), reduction=own, **options)
 
     flat = [Head(name, target, made(name)) for name, target in LOSSES.items()]
     masked = [
@@ -208,22 +196,16 @@ def losses_of(reduction: str) -> list[Head]:
         if target not in ("phrase", "place")
     ]
     ignoring = made("SparseCategoricalCrossentropy", ignore_class=1)
-    own = [Head(each.__name__, "numbers", lambda each=each: each) for each in OWN_FUNCTIONS]
-    return [*flat, *masked, Head("ignore_class", "label", ignoring), *own]
+    return [*flat, *masked, Head("ignore_class", "label", ignoring), *OWN_FUNCTIONS]
 
 
 def metrics() -> list[Head]:
     """A head for each metric, and for the functions."""
     known = [
-        Head(
-            name, target, lambda name=name, options=options: getattr(keras.metrics, name)(**options)
-        )
-        for name, (target, options) in METRICS.items()
+        Head(name, target, partial(getattr(keras.metrics, name), **OPTIONS.get(name, {})))
+        for name, target in METRICS.items()
     ]
-    return [
-        *known,
-        *(Head(each.__name__, "numbers", lambda each=each: each) for each in OWN_FUNCTIONS),
-    ]
+    return [*known, *OWN_FUNCTIONS]
 
 
 def missing() -> set[str]:
@@ -250,8 +232,7 @@ FEATURES = {
 
 def target_of(head: Head) -> Any:
     """Values that the head is to learn."""
-    draw = np.random.default_rng(11)
-    shape = (_many, LENGTH) if head.masked else (_many,)
+    draw, shape = np.random.default_rng(11), head.shape
     match head.target:
         case "numbers":
             return draw.uniform(0.5, 1.5, (*shape, 2)).astype(np.float32)
@@ -265,25 +246,24 @@ def target_of(head: Head) -> Any:
 
 def weights_of(head: Head) -> Any:
     """Weights of the head's records, or of their steps."""
-    shape = (_many, LENGTH) if head.masked else (_many,)
-    return np.random.default_rng(13).uniform(0.5, 2.0, shape).astype(np.float32)
+    return np.random.default_rng(13).uniform(0.5, 2.0, head.shape).astype(np.float32)
 
 
 def output_of(head: Head, vector: Any, sequence: Any) -> Any:
     """The layer or layers of a head."""
-    units, activation = {
-        "numbers": (2, "softplus"),
-        "bits": (2, "sigmoid"),
-        "phrase": (LENGTH * (CLASSES + 1), None),
-        "place": (CLASSES, None),
-    }.get(head.target, (CLASSES, "softmax"))
-    whole = head.target not in ("phrase", "place")
-    dense = keras.layers.Dense(
-        units, activation, name=head.name if whole else f"{head.name}_dense"
-    )(sequence if head.masked else vector)
-    if head.target == "phrase":
-        return keras.layers.Reshape((LENGTH, CLASSES + 1), name=head.name)(dense)
-    return dense if whole else keras.layers.UnitNormalization(name=head.name)(dense)
+    units, activation, shaped = {
+        "numbers": (2, "softplus", None),
+        "bits": (2, "sigmoid", None),
+        "phrase": (
+            LENGTH * (CLASSES + 1),
+            None,
+            partial(keras.layers.Reshape, (LENGTH, CLASSES + 1)),
+        ),
+        "place": (CLASSES, None, keras.layers.UnitNormalization),
+    }.get(head.target, (CLASSES, "softmax", None))
+    name = f"{head.name}_dense" if shaped else head.name
+    dense = keras.layers.Dense(units, activation, name=name)(sequence if head.masked else vector)
+    return shaped(name=head.name)(dense) if shaped else dense
 
 
 def model_of(heads: Sequence[Head], compiled: Callable[[Any], None]) -> Callable[[], Any]:
@@ -317,6 +297,10 @@ class Table:
         weights = {each.name: weights_of(each) for each in self.heads}
         return (*parts, weights) if self.weighted else parts
 
+    def cell(self, row: str, setting: str, outcome: str, detail: str) -> Cell:
+        row = f"{row} ({self.note})" if self.note else row
+        return Cell(self.kind, row, setting, outcome, detail)
+
 
 def table_of_losses(reduction: str, weighted: bool, left: Sequence[str] = ()) -> Table:
     heads = [each for each in losses_of(reduction) if each.row not in left]
@@ -331,14 +315,12 @@ def table_of_losses(reduction: str, weighted: bool, left: Sequence[str] = ()) ->
 def table_of_metrics(left: Sequence[str] = ()) -> Table:
     heads = [each for each in metrics() if each.row not in left]
     losses = {"bits": "binary_crossentropy", "numbers": "mse", "kind": "categorical_crossentropy"}
+    sparse = "sparse_categorical_crossentropy"
 
     def compiled(model: Any) -> None:
         model.compile(
             keras.optimizers.SGD(0.01),
-            {
-                each.name: losses.get(each.target, "sparse_categorical_crossentropy")
-                for each in heads
-            },
+            {each.name: losses.get(each.target, sparse) for each in heads},
             metrics={each.name: [each.make()] for each in heads},
             weighted_metrics={
                 each.name: [each.make()]
@@ -506,16 +488,16 @@ def by_evaluate(table: Table) -> Iterator[Cell]:
     for head in table.heads:
         begins = (f"{head.name}_", f"weighted_{head.name}_")
         names = [each for each in theirs if each.startswith(begins)]
-        names = [f"{head.name}_loss"] if table.kind == "loss" else names
+        names = ([f"{head.name}_loss"] if table.kind == "loss" else names) or [*theirs]
+        expected = {name: float(np.mean(theirs[name])) for name in names}
         apart = max(
-            abs(found.metrics[name] - float(np.mean(theirs[name])))
-            / (abs(float(np.mean(theirs[name]))) + 1e-6)
-            for name in names or theirs
+            abs(found.metrics[name] - value) / (abs(value) + 1e-6)
+            for name, value in expected.items()
         )
-        said = not {*(names or theirs)}.isdisjoint(found.by_batches)
+        said = not expected.keys().isdisjoint(found.by_batches)
         outcome = "different" if not apart < TOLERANCE else "said" if said else "equal"
         detail = "measured by batches, without an interval" if said else f"{apart:.1e}"
-        yield Cell(table.kind, _row(table, head.row), EVALUATE, outcome, detail)
+        yield table.cell(head.row, EVALUATE, outcome, detail)
 
 
 def block_of(model: Any, x: Any, y: Any, weight: Any = None) -> Block:
@@ -552,7 +534,7 @@ def outcomes(settings: Sequence[str], quick: bool = False) -> Iterator[Cell]:
             skipped = "" if has_custom_step(fitted.model) else "central_storage"
             if quick and (strategy == skipped or (table.kind == "model" and accumulate > 1)):
                 continue
-            yield from _of_setting(make, fitted, setting, distributions[strategy], accumulate)
+            yield from _of_setting(make, fitted, setting, distributions[strategy])
         if "mirrored" in settings and has_metrics_of_records(fitted.model):
             yield from by_evaluate(table)
 
@@ -562,36 +544,30 @@ def _of_setting(
     fitted: Trained,
     setting: str,
     distribution: Any,
-    accumulate: int,
 ) -> Iterator[Cell]:
+    """The cells of one model; rows that are refused are left out of it, and it is trained again."""
+    strategy, accumulate = SETTINGS[setting]
     left: list[str] = []
     while (table := make(left)).heads:
         try:
-            trained = by_us(table, distribution, SETTINGS[setting][0], accumulate)
+            trained = by_us(table, distribution, strategy, accumulate)
         except FinalError as error:
-            named = [each.row for each in table.heads if each.name in str(error)]
-            named = named or [each.row for each in table.heads]
-            yield from (
-                Cell(table.kind, _row(table, row), setting, "refused", str(error)) for row in named
-            )
-            left += named
+            rows = [each.row for each in table.heads if each.name in str(error)]
+            rows = rows or [each.row for each in table.heads]
+            yield from (table.cell(row, setting, "refused", str(error)) for row in rows)
+            left += rows
             if table.kind == "model":
                 return
             continue
+        lines = trained.said.splitlines()
         for head in table.heads:
             distance = trained.distance(fitted, head.name)
             names = {head.name, f"{head.name}_{head.name}"}  # of a loss, and of a function's metric
-            lines = trained.said.splitlines()
-            said = [line for line in lines if not names.isdisjoint(line.split("'"))]
-            said = said or [line for line in trained.said.splitlines() if table.kind == "model"]
+            is_model = table.kind == "model"
+            said = [line for line in lines if is_model or not names.isdisjoint(line.split("'"))]
             outcome = "said" if said else "equal" if distance < TOLERANCE else "different"
-            detail = " ".join(said) or f"{distance:.1e}"
-            yield Cell(table.kind, _row(table, head.row), setting, outcome, detail)
+            yield table.cell(head.row, setting, outcome, " ".join(said) or f"{distance:.1e}")
         return
-
-
-def _row(table: Table, row: str) -> str:
-    return f"{row} ({table.note})" if table.note else row
 
 
 def _start_servers(setting: str) -> None:
@@ -605,24 +581,16 @@ def _start_servers(setting: str) -> None:
 def _clustered(setting: str) -> Iterator[str]:
     """The lines that the first process of a cluster prints, of each loss with one reduction."""
     replicas, count = CLUSTERS[setting]
+    command = [sys.executable, "-m", "benchmarks.keras_table", "--quick", "--setting", setting]
     with reserved_ports(len(replicas)) as ports:
         addresses = [f"127.0.0.1:{port.number}" for port in ports]
         cluster = {role: [each] for role, each in zip(replicas, addresses, strict=True)}
-        words = [sys.executable, "-m", "benchmarks.keras_table", "--quick", "--setting", setting]
-        processes = [
-            subprocess.Popen(
-                words,
-                env={
-                    **os.environ,
-                    "TF_CONFIG": json.dumps(
-                        {"cluster": cluster, "task": {"type": role, "index": 0}}
-                    ),
-                },
-                stdout=subprocess.DEVNULL if number else subprocess.PIPE,
-                text=True,
-            )
-            for number, role in enumerate(replicas[:count])
-        ]
+        processes = []
+        for role in replicas[:count]:
+            config = json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
+            output = subprocess.DEVNULL if processes else subprocess.PIPE
+            environment = {**os.environ, "TF_CONFIG": config}
+            processes.append(subprocess.Popen(command, env=environment, stdout=output, text=True))
         yield from processes[0].stdout or ()
         if codes := [code for each in processes if (code := each.wait())]:
             raise SystemExit(f"{setting}: exit codes {codes}")

@@ -4,20 +4,19 @@ Each kind trains two epochs of the digits by ``fit`` on one device, and by a job
 strategy, with the same batches and seeds. ``--large`` trains a model of 200 MB instead, and
 measures its peak memory, that of ``fit``, and the longest stop for a checkpoint. The outcomes are
 written to ``results/models.json``, which ``docs/models.md`` shows as tables; those of ``--quick``,
-two kinds under two strategies, are not. The last line has the number of each outcome.
+two kinds under one strategy, are not. The figures are the number of each outcome.
 """
 
-import argparse
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,13 @@ from numpy.typing import NDArray
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.strategy import STRATEGIES
-from aerotrain.standalone import prepare
 from aerotrain.store import open_store
 from aerotrain_airflow.goodput import events_of_chief
 from benchmarks.replicas import run_job
-from benchmarks.report import ROOT
-from benchmarks.workloads import MODELS, training_job
+from benchmarks.report import Report, run
+from benchmarks.workloads import ALSO, EPOCHS, MODELS, Jobs
 
 RESULTS = Path(__file__).parent / "results" / "models.json"
-EPOCHS = 2
-
-#: Virtual CPU devices of each process by strategy, 1 by default.
-DEVICES = {"mirrored": 2, "central_storage": 2, "dtensor": 2}
 
 #: Rows of the table: a kind of ``models/kinds.py``, and the options of the training.
 ROWS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -74,29 +68,21 @@ ROWS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 TOLERANCE, COARSE = 2e-3, 5e-2
 
 
-#: What ``--quick`` measures.
-QUICK_ROWS = ("dense layers, Adam", "BatchNormalization")
-QUICK_STRATEGIES = ("one_device", "mirrored")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two rows under two strategies")
-    parser.add_argument("--only", nargs="*", help="rows to measure; all others stay as they are")
-    parser.add_argument("--strategies", nargs="*", default=list(STRATEGIES))
-    parser.add_argument("--large", action="store_true", help="measure the model of 200 MB")
-    given = parser.parse_args()
-    counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as name:
-        table = Table(Path(name), QUICK_ROWS if given.quick else given.only or tuple(ROWS))
-        for strategy in QUICK_STRATEGIES if given.quick else given.strategies:
-            measured = [("200 MB", table.large(strategy))] if given.large else table.rows(strategy)
-            for row, outcome in measured:
-                print(row, strategy, outcome, flush=True)
-                counts[outcome.get("outcome", "measured")] += 1
-                if not given.quick:
-                    _record(row, strategy, outcome)
-    print(json.dumps(counts))
+def measure(given: Namespace, folder: Path) -> Report:
+    """The outcome of each row under each strategy."""
+    rows = ["dense layers, Adam", "BatchNormalization"] if given.quick else given.only or [*ROWS]
+    table = Table(folder, rows)
+    found = []
+    for strategy in ["mirrored"] if given.quick else given.strategies:
+        measured = [("200 MB", table.large(strategy))] if given.large else table.rows(strategy)
+        for row, outcome in measured:
+            found.append({"model": row, "strategy": strategy, "outcome": json.dumps(outcome)})
+            print(found[-1])
+            if not given.quick:
+                _record(row, strategy, outcome)
+    return Report(
+        found, Counter(json.loads(each["outcome"]).get("outcome", "measured") for each in found)
+    )
 
 
 def _record(row: str, strategy: str, outcome: Mapping[str, Any]) -> None:
@@ -110,46 +96,35 @@ class Table:
 
     def __init__(self, folder: Path, rows: Sequence[str]) -> None:
         self._folder = folder
-        self._store = (folder / "store").as_uri()
-        self._code = folder / "code"
-        shutil.copytree(MODELS, self._code)
+        code = folder / "code"
+        shutil.copytree(MODELS, code)
         if "a transformer of KerasHub" in rows:
-            add_keras_hub(self._code)
-        self._rows = rows
-        self._runs = 0
-        self._fits: dict[str, tuple[list[Any], float]] = {}
-        sys.path[:0] = [str(self._code), str(ROOT / "dags" / "models")]
-        with redirect_stdout(sys.stderr):
-            self._data = prepare(self._store, folder / "scratch", "digits", shards=4)
+            add_keras_hub(code)
+        self._names = rows
+        self._jobs = Jobs(folder, models=code)
+        self._fit = cache(self._fit_of)
 
     def rows(self, strategy: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Each row's outcome under ``strategy``."""
-        for row in self._rows:
-            job = self._job(strategy, self._arguments(row))
-            devices = DEVICES.get(strategy, 1)
-            said = run_job(job, self._folder, devices=devices, may_fail=True).text
-            yield row, self._outcome(row, job, said)
+        for name in self._names:
+            kind, options = ROWS[name]
+            job = self._job(strategy, kind, **options)
+            text = run_job(job, self._folder, may_fail=True).text
+            yield name, self._outcome(name, job, text)
 
-    def _arguments(self, row: str) -> dict[str, Any]:
-        kind, options = ROWS[row]
-        common = {"model": "kinds", "data": self._data, "epochs": EPOCHS}
-        return {**common, **options, "hparams": {"kind": kind}}
-
-    def _job(self, strategy: str, arguments: Mapping[str, Any]) -> Job:
-        self._runs += 1
-        run = f"run-{self._runs}"
-        return training_job(self._store, run, strategy, arguments, str(self._code))
+    def _job(self, strategy: str, kind: str, **options: Any) -> Job:
+        common = {"model": "kinds", "data": self._jobs.data("digits"), "epochs": EPOCHS}
+        arguments = {**common, **ALSO.get(strategy, {}), **options, "hparams": {"kind": kind}}
+        return self._jobs.train(strategy, arguments)
 
     def large(self, strategy: str) -> dict[str, Any]:
         """Peak memory in MiB of a model of 200 MB, and of its ``fit``; the longest stop by a save.
 
         The memory is that of the replica that takes most.
         """
-        hparams = {"kind": "large"}
-        common = {"model": "kinds", "data": self._data, "epochs": 2, "hparams": hparams}
-        fit = self._job("one_device", common)
-        job = self._job(strategy, {**common, "checkpoint_interval": 2, "steps_per_execution": 10})
-        ours = run_job(job, self._folder, devices=DEVICES.get(strategy, 1)).memory
+        job = self._job(strategy, "large", checkpoint_interval=2, steps_per_execution=10)
+        ours = run_job(job, self._folder).memory
+        fit = self._job("one_device", "large")
         theirs = run_job(fit, self._folder, "benchmarks.fit", ["1"]).memory
         events = events_of_chief(open_store(job.prefix))
         stalls = [each.seconds for each in events if each.event is EventType.SAVE_STALL]
@@ -160,7 +135,7 @@ class Table:
             "saves": len(stalls),
         }
 
-    def _fit(self, row: str) -> tuple[list[Any], float]:
+    def _fit_of(self, name: str) -> tuple[list[Any], float]:
         """The weights and the last loss of ``fit`` on one device, with the same batches."""
         from aerotrain.contract.training import TrainArguments
         from aerotrain.data.dataset import load_dataset
@@ -168,11 +143,10 @@ class Table:
         from aerotrain.training.model.code import UserCode
         from aerotrain.training.model.keras_adapter import KERAS
 
-        if row in self._fits:
-            return self._fits[row]
-        job, code = self._job("one_device", self._arguments(row)), UserCode.load("kinds")
+        kind, options = ROWS[name]
+        job, code = self._job("one_device", kind, **options), UserCode.load("kinds")
         arguments = TrainArguments.from_dict(job.arguments)
-        scratch = self._folder / f"fit-{self._runs}"
+        scratch = self._folder / f"fit-{job.run}"
         scratch.mkdir()
         feed = InputPipeline(
             job=job,
@@ -186,23 +160,22 @@ class Table:
         steps = feed.schedule.steps_per_epoch
         with feed.caching_shards():
             history = model.fit(feed.local(0), epochs=EPOCHS, steps_per_epoch=steps, verbose=0)
-        self._fits[row] = model.get_weights(), float(history.history["loss"][-1])
-        return self._fits[row]
+        return model.get_weights(), float(history.history["loss"][-1])
 
-    def _outcome(self, row: str, job: Job, said: str) -> dict[str, Any]:
+    def _outcome(self, name: str, job: Job, text: str) -> dict[str, Any]:
         from aerotrain.data.dataset import load_dataset
         from aerotrain.training.input.batches import batch_spec
         from aerotrain.training.model.code import UserCode
         from aerotrain.training.model_manifest import ModelManifest
 
-        if errors := re.findall(r"error: (.*)$", said, re.MULTILINE):
-            refused = "refused" if "progress" not in said else "failed"
-            return {"outcome": refused, "said": errors[-1]}
+        if errors := re.findall(r"error: (.*)$", text, re.MULTILINE):
+            outcome = "refused" if "progress" not in text else "failed"
+            return {"outcome": outcome, "said": errors[-1]}
         code = UserCode.load("kinds")
         trained = ModelManifest.load(f"{job.prefix}/model.json")
-        spec = batch_spec(load_dataset(self._data).schema, code.transform)
+        spec = batch_spec(load_dataset(self._jobs.data("digits")).schema, code.transform)
         model = trained.restore(code, spec, self._folder / f"restored-{job.run}")
-        weights, loss = self._fit(row)
+        weights, loss = self._fit(name)
         tolerance = COARSE if "mixed" in trained.dtype_policy else TOLERANCE
         own = trained.metrics["loss"]
         distance = _distance(model.get_weights(), weights)
@@ -238,4 +211,10 @@ def _distance(ours: list[NDArray[Any]], other: list[NDArray[Any]]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        __doc__,
+        only={"nargs": "*", "help": "rows to measure; all others stay as they are"},
+        strategies={"nargs": "*", "default": list(STRATEGIES)},
+        large={"action": "store_true", "help": "measure the model of 200 MB"},
+    )

@@ -5,38 +5,38 @@ are those that the chief's interface sent, from the counters of the kernel; the 
 many. They and the steps are counted between two progress lines, after warm-up.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import Progress
-from aerotrain.standalone import prepare
 from benchmarks.replicas import run_job
-from benchmarks.report import ROOT, print_origin, print_report
-from benchmarks.workloads import training_job
+from benchmarks.report import Report, run
+from benchmarks.workloads import Jobs
 
-DIGITS = ROOT / "dags" / "models"
-PORT = 2222
-BATCH = 64
-INTERFACE = "wire"
+PORT, BATCH, INTERFACE = 2222, 64, "wire"
 RECORDS = 1249  # of the digits' train split
+
+PLAIN, BITS16 = "plain", "16-bit gradients"
 
 #: Modes by name: the arguments of the training in which they differ.
 MODES: Mapping[str, Mapping[str, Any]] = {
-    "plain": {"batch_size": BATCH},
-    "16-bit gradients": {"batch_size": BATCH, "gradient_dtype": "bfloat16"},
+    PLAIN: {"batch_size": BATCH},
+    BITS16: {"batch_size": BATCH, "gradient_dtype": "bfloat16"},
     "accumulation 4": {"batch_size": 4 * BATCH, "gradient_accumulation_steps": 4},
 }
+
+#: The rate of the link, and the steps that are trained.
+MEGABITS, STEPS = 100, 60
 
 
 @dataclass(frozen=True)
@@ -48,85 +48,60 @@ class Mark:
     sent: int
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="only 100 Mbit/s, and the modes that are compared"
-    )
-    quick = parser.parse_args().quick
+def measure(given: Namespace, folder: Path) -> Report:
+    """A row for each mode."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
         sys.exit("this makes network namespaces, for which it needs root and iproute2 (ip and tc)")
-    print_origin()
-    rows = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        data = _digits(folder)
-        for megabits, steps in ((100, 60),) if quick else ((1000, 200), (100, 60)):
-            for mode in ("plain", "16-bit gradients") if quick else MODES:
-                rows.append(_row(folder, data, megabits, steps, mode, MODES[mode]))
-    sent = {(row["link, Mbit/s"], row["mode"]): row["bytes a step"] for row in rows}
-    shares = {row["link, Mbit/s"]: row["share of link"] for row in rows if row["mode"] == "plain"}
-    narrowest = min(shares)
-    ratio = sent[narrowest, "16-bit gradients"] / sent[narrowest, "plain"]
-    print_report(rows, {"bytes_16bit_over_plain": ratio, "share_of_link": shares[narrowest]})
-
-
-def _digits(folder: Path) -> str:
-    """The URL of the digits, prepared in ``folder``."""
-    sys.path.insert(0, str(DIGITS))
-    with redirect_stdout(sys.stderr):
-        return prepare((folder / "store").as_uri(), folder / "scratch", "digits", shards=2)
-
-
-def _row(
-    folder: Path,
-    data: str,
-    megabits: int,
-    steps: int,
-    mode: str,
-    arguments: Mapping[str, Any],
-) -> dict[str, Any]:
-    batch = arguments["batch_size"]
-    job = training_job(
-        (folder / "store").as_uri(),
-        f"{megabits}-{mode.replace(' ', '-')}",
-        "multi_worker_mirrored",
+    jobs = Jobs(folder)
+    modes = (PLAIN, BITS16) if given.quick else MODES
+    rows = {mode: _row(jobs, folder, mode) for mode in modes}
+    plain, bits16 = rows[PLAIN], rows[BITS16]
+    return Report(
+        list(rows.values()),
         {
-            "model": "wide",
-            "data": data,
-            "epochs": -(-steps // -(-RECORDS // batch)),
-            "steps_per_execution": 5,
-            **arguments,
+            "bytes_16bit_over_plain": bits16["bytes a step"] / plain["bytes a step"],
+            "share_of_link": plain["share of link"],
         },
     )
-    first, *_, last = _marks(folder, job, megabits)
+
+
+def _row(jobs: Jobs, folder: Path, mode: str) -> dict[str, Any]:
+    batch = MODES[mode]["batch_size"]
+    arguments = {
+        "model": "wide",
+        "data": jobs.data("digits", shards=2),
+        "epochs": -(-STEPS // -(-RECORDS // batch)),
+        "steps_per_execution": 5,
+        **MODES[mode],
+    }
+    first, *_, last = _marks(jobs.train("multi_worker_mirrored", arguments), folder)
     done, seconds = last.step - first.step, last.seconds - first.seconds
     sent = last.sent - first.sent
     return {
-        "link, Mbit/s": megabits,
+        "link, Mbit/s": MEGABITS,
         "mode": mode,
         "bytes a step": sent // done,
         "bytes an example": sent // (done * batch),
         "steps/s": done / seconds,
         "examples/s": done * batch / seconds,
-        "share of link": sent * 8 / seconds / (megabits * 1e6),
+        "share of link": sent * 8 / seconds / (MEGABITS * 1e6),
     }
 
 
-def _marks(folder: Path, job: Job, megabits: int) -> list[Mark]:
-    """Train over a link of that rate; one mark for each progress line of the chief."""
+def _marks(job: Job, folder: Path) -> list[Mark]:
+    """Train over the link; one mark for each progress line of the chief."""
     addresses = {name: f"{_host(index)}:{PORT}" for index, name in enumerate(job.names())}
     counter = f"/sys/class/net/{INTERFACE}/statistics/tx_bytes"
     marks = []
-    with _namespaces(megabits) as spaces:
+    with _namespaces() as spaces:
+        within = [("ip", "netns", "exec", space) for space in spaces]
 
         def mark(line: str) -> None:
             if progress := Progress.parse(line):
-                sent = _run("ip", "netns", "exec", spaces[0], "cat", counter)
-                marks.append(Mark(time.monotonic(), progress.step, int(sent)))
+                sent = int(_run(*within[0], "cat", counter))
+                marks.append(Mark(time.monotonic(), progress.step, sent))
 
-        within = [("ip", "netns", "exec", space) for space in spaces]
-        run_job(job, folder, addresses=addresses, within=within.__getitem__, take=mark)
+        run_job(job, folder, addresses=addresses, within=within, take=mark)
     return marks
 
 
@@ -136,8 +111,8 @@ def _host(index: int) -> str:
 
 
 @contextmanager
-def _namespaces(megabits: int) -> Iterator[list[str]]:
-    """Two network namespaces, joined by a link of ``megabits`` a second in each direction."""
+def _namespaces() -> Iterator[list[str]]:
+    """Two network namespaces, joined by the link."""
     spaces = [f"aerotrain-{os.getpid()}-{index}" for index in range(2)]
     with ExitStack() as stack:
         for space in spaces:
@@ -147,11 +122,11 @@ def _namespaces(megabits: int) -> Iterator[list[str]]:
         peer = ("peer", "name", INTERFACE, "netns", other)
         _run("ip", "link", "add", INTERFACE, "netns", one, "type", "veth", *peer)
         for index, space in enumerate(spaces):
-            within = ("ip", "-n", space)
-            _run(*within, "addr", "add", f"{_host(index)}/24", "dev", INTERFACE)
-            _run(*within, "link", "set", "lo", "up")
-            _run(*within, "link", "set", INTERFACE, "up")
-            bucket = ("tbf", "rate", f"{megabits}mbit", "burst", "256kb", "latency", "100ms")
+            ip = ("ip", "-n", space)
+            _run(*ip, "addr", "add", f"{_host(index)}/24", "dev", INTERFACE)
+            _run(*ip, "link", "set", "lo", "up")
+            _run(*ip, "link", "set", INTERFACE, "up")
+            bucket = ("tbf", "rate", f"{MEGABITS}mbit", "burst", "256kb", "latency", "100ms")
             _run("tc", "-n", space, "qdisc", "add", "dev", INTERFACE, "root", *bucket)
         yield spaces
 
@@ -161,4 +136,4 @@ def _run(*words: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, __doc__)

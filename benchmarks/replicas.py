@@ -22,29 +22,24 @@ from aerotrain.contract.replicas import Role
 from aerotrain.supervisor.ports import reserved_addresses
 from aerotrain.training import set_environment
 from benchmarks.report import ROOT
+from benchmarks.workloads import DEVICES
 
 REPLICA = "aerotrain.replica"
 
 
 @dataclass(frozen=True)
-class Said:
-    """A line of the chief's output, and when it came, in seconds."""
-
-    seconds: float
-    line: str
-
-
-@dataclass(frozen=True)
 class Ended:
-    """The chief's output and exit code, and the peak memory of each replica, in MiB."""
+    """The lines of the chief, each with the seconds when it came, its exit code, and the peak
+    memory of each replica, in MiB.
+    """
 
-    said: Sequence[Said]
+    lines: Sequence[tuple[float, str]]
     code: int
     memory: Mapping[str, float]
 
     @property
     def text(self) -> str:
-        return "".join(each.line for each in self.said)
+        return "".join(line for _, line in self.lines)
 
 
 def run_job(
@@ -53,10 +48,9 @@ def run_job(
     module: str = REPLICA,
     words: Sequence[str] = (),
     *,
-    devices: int = 1,
     environment: Mapping[str, str] | None = None,
     addresses: Mapping[Any, str] | None = None,
-    within: Callable[[int], Sequence[str]] = lambda _: (),
+    within: Sequence[Sequence[str]] = (),
     take: Callable[[str], None] = lambda _: None,
     may_fail: bool = False,
 ) -> Ended:
@@ -64,30 +58,28 @@ def run_job(
 
     Args:
         folder: where each replica gets a working directory.
-        devices: the number of virtual CPU devices of each process.
         addresses: of the replicas; by default reserved ports of this machine.
-        within: the command that runs that of a replica, by the replica's position in the job.
+        within: the commands that run those of the replicas, in the order of the job.
         take: called with each line of the chief when it comes.
         may_fail: otherwise a chief that fails raises a RuntimeError with its output.
     """
+    command = [sys.executable, "-m", "benchmarks.replicas", str(DEVICES.get(job.strategy, 1))]
+    processes: dict[str, subprocess.Popen[str]] = {}
     with ExitStack() as stack:
         if addresses is None:
             addresses, _ = stack.enter_context(reserved_addresses(job))
-        processes = {}
         for index, name in enumerate(job.names()):
             own = replica_environment(job, name, addresses, attempt="1")
             set_tensorflow_variables(own)  # a module that is no replica of ours reads TF_CONFIG
             scratch = folder / "scratch" / job.run / str(name)
             scratch.mkdir(parents=True)
+            prefix = within[index] if within else ()
             process = subprocess.Popen(
-                [
-                    *(*within(index), sys.executable, "-m"),
-                    *("benchmarks.replicas", str(devices), module, *words),
-                ],
+                [*prefix, *command, module, *words],
                 cwd=scratch,
                 env={
                     **os.environ,
-                    "PYTHONPATH": os.pathsep.join([str(ROOT / "tasks"), str(ROOT)]),
+                    "PYTHONPATH": f"{ROOT / 'tasks'}:{ROOT}",
                     **own,
                     **(environment or {}),
                 },
@@ -98,20 +90,25 @@ def run_job(
             )
             processes[str(name)] = stack.enter_context(process)
             stack.callback(process.kill)
-        chief = processes["chief"]
-        said = []
-        for line in chief.stdout or ():
-            said.append(Said(time.monotonic(), line))
-            take(line)
-        memory = {"chief": _peak(chief)}
-        for name, process in processes.items():
-            if process is not chief:
-                os.kill(process.pid, signal.SIGKILL)  # a method of it would take its end
-                memory[name] = _peak(process)
-    ended = Ended(said, chief.returncode, memory)
+        ended = _follow(processes, take)
     if ended.code and not may_fail:
         raise RuntimeError(f"the chief of {job.run} has failed:\n{ended.text}")
     return ended
+
+
+def _follow(processes: Mapping[str, subprocess.Popen[str]], take: Callable[[str], None]) -> Ended:
+    """Read the lines of the chief until it has ended; then kill the others."""
+    chief = processes["chief"]
+    lines = []
+    for line in chief.stdout or ():
+        lines.append((time.monotonic(), line))
+        take(line)
+    memory = {"chief": _peak(chief)}
+    for name, process in processes.items():
+        if process is not chief:
+            os.kill(process.pid, signal.SIGKILL)  # a method of it would take its end
+            memory[name] = _peak(process)
+    return Ended(lines, chief.returncode, memory)
 
 
 def _peak(process: subprocess.Popen[str]) -> float:
@@ -129,8 +126,8 @@ def main() -> None:
         import tensorflow as tf
 
         [cpu] = tf.config.list_physical_devices("CPU")
-        each = [tf.config.LogicalDeviceConfiguration()] * devices
-        tf.config.set_logical_device_configuration(cpu, each)
+        virtual = [tf.config.LogicalDeviceConfiguration()] * devices
+        tf.config.set_logical_device_configuration(cpu, virtual)
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 

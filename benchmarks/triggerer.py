@@ -7,7 +7,6 @@ Airflow resumes the task. In between each chief logs its progress, as in a train
 are read.
 """
 
-import argparse
 import asyncio
 import gc
 import json
@@ -19,6 +18,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -31,10 +31,9 @@ import psutil
 
 from aerotrain.contract.job import Job
 from aerotrain_airflow.kubernetes.owner import owner_of
-from aerotrain_airflow.kubernetes.plan import PodPlan, PodSettings, plan_pods
-from benchmarks.report import print_origin, print_report
+from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
+from benchmarks.report import ROOT, Report, run
 
-PROJECT = Path(__file__).parent.parent
 CONN_ID = "triggerer_benchmark"
 WORKERS = 500
 
@@ -47,6 +46,21 @@ ENDS = (
 
 #: Seconds between two checks of whether the event loop responds, and between two lines of a chief.
 LOOK_EVERY, LINE_EVERY = 0.02, 5.0
+
+#: The figures, and what each is.
+MEANINGS = {
+    "taken_up_seconds": "triggers begin until all follow, s",
+    "taken_up_cpu": "the same of one job, s of CPU",
+    "memory_per_job": "memory of one job followed, MiB",
+    "memory_peak": "memory of the process at its highest, MiB",
+    "cpu_percent": "CPU of all while they train, % of a core",
+    "requests_per_minute": "requests of one job while it trains, a minute",
+    "end_cpu": "CPU from event to action, mean, s",
+    "event_to_action_median": "event to action, median, s",
+    "event_to_action_max": "event to action, longest, s",
+    "loop_blocked_begin": "longest that the event loop was busy, at the begin, s",
+    "loop_blocked_later": "longest that the event loop was busy, later, s",
+}
 
 
 @dataclass
@@ -61,6 +75,9 @@ class Double:
         request = urllib.request.Request(f"{self.url}/double/{method}", data=body)
         with urllib.request.urlopen(request) as answer:
             return json.load(answer)
+
+    async def ask(self, method: str, **given: Any) -> Any:
+        return await asyncio.to_thread(self.do, method, **given)
 
 
 @dataclass
@@ -81,72 +98,22 @@ class Loop:
         return longest
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="5 jobs, and a shorter idle time")
-    parser.add_argument("--jobs", type=int, default=100)
-    parser.add_argument(
-        "--rest", type=float, default=330.0, help="seconds in which jobs only train"
-    )
-    given = parser.parse_args()
-    print_origin()
-    jobs, rest = (5, 5.0) if given.quick else (given.jobs, given.rest)
+def measure(given: Namespace, _folder: Path) -> Report:
+    """The costs of 100 jobs, with 330 s in which they only train."""
+    jobs, rest = (5, 5.0) if given.quick else (100, 330.0)
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned) as other, _double() as double:
         other.submit(_fill, double, 1 + jobs).result()
         connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": double.kubeconfig}}
         os.environ[f"AIRFLOW_CONN_{CONN_ID.upper()}"] = json.dumps(connection)
         figures = asyncio.run(_follow(double, jobs, rest))
-    rows = [{"of": of, "is": figures[name]} for name, of in _MEANINGS.items()]
-    print_report(rows, {"jobs": jobs, "workers": WORKERS, **figures})
-
-
-_MEANINGS = {
-    "taken_up_seconds": "triggers begin until all follow, s",
-    "taken_up_cpu": "the same of one job, s of CPU",
-    "memory_per_job": "memory of one job followed, MiB",
-    "memory_peak": "memory of the process at its highest, MiB",
-    "cpu_percent": "CPU of all while they train, % of a core",
-    "requests_per_minute": "requests of one job while it trains, a minute",
-    "end_cpu": "CPU from event to action, mean, s",
-    "event_to_action_median": "event to action, median, s",
-    "event_to_action_max": "event to action, longest, s",
-    "loop_blocked_begin": "longest that the event loop was busy, at the begin, s",
-    "loop_blocked_later": "longest that the event loop was busy, later, s",
-}
-
-
-def _plan(number: int) -> PodPlan:
-    job = Job.from_dict(
-        {
-            "name": f"train-{number}",
-            "module": "aerotrain.training.train",
-            "store": "s3://bucket/pipeline",
-            "run": "run",
-            "task": f"train-{number}",
-            "strategy": "parameter_server",
-            "restarts": {"memory": 0},  # a restart by the trigger sends no event
-            "replicas": [
-                {"role": "chief"},
-                {"role": "worker", "count": WORKERS},
-                {"role": "ps", "count": 2},
-            ],
-        }
-    )
-    settings = PodSettings(namespace="default", image="aerotrain:1", store_secret="store")
-    return plan_pods(job, "try-1", settings)
-
-
-def _fill(double: Double, jobs: int) -> None:
-    """Create the objects of all jobs, without an HTTP request for each of them."""
-    for number in range(jobs):
-        plan = _plan(number)
-        double.do("create", owner=owner_of(plan, "try-1"), others=plan.others)
+    rows = [{"of": of, "is": figures[name]} for name, of in MEANINGS.items()]
+    return Report(rows, {"jobs": jobs, "workers": WORKERS, **figures})
 
 
 @contextmanager
 def _double() -> Iterator[Double]:
-    roots = os.pathsep.join(str(PROJECT / each) for each in ("tasks", "plugins", "tests"))
+    roots = os.pathsep.join(str(ROOT / each) for each in ("tasks", "plugins", "tests"))
     process = subprocess.Popen(
         [sys.executable, "-m", "support.kubernetes_double", "--imagined", "running"],
         env={**os.environ, "PYTHONPATH": roots},
@@ -162,44 +129,70 @@ def _double() -> Iterator[Double]:
             process.stdin.close()
 
 
+def _fill(double: Double, jobs: int) -> None:
+    """Create the objects of all jobs, without an HTTP request for each of them."""
+    settings = PodSettings(namespace="default", image="aerotrain:1", store_secret="store")
+    for number in range(jobs):
+        described = {
+            "name": f"train-{number}",
+            "module": "aerotrain.training.train",
+            "store": "s3://bucket/pipeline",
+            "run": "run",
+            "task": f"train-{number}",
+            "strategy": "parameter_server",
+            "restarts": {"memory": 0},  # a restart by the trigger sends no event
+            "replicas": [
+                {"role": "chief"},
+                {"role": "worker", "count": WORKERS},
+                {"role": "ps", "count": 2},
+            ],
+        }
+        plan = plan_pods(Job.from_dict(described), "try-1", settings)
+        double.do("create", owner=owner_of(plan, "try-1"), others=plan.others)
+
+
 async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
     """Run the triggers of all jobs from start to end."""
-    import structlog
-
     from aerotrain_airflow.kubernetes.trigger import JobTrigger
 
-    # Airflow's default is stdout, which is for the report alone.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-
-    def follow(number: int) -> asyncio.Task[tuple[float, Mapping[str, Any]]]:
+    async def first_event(number: int) -> tuple[float, Mapping[str, Any]]:
         handle = f"default/train-{number}/try-1"
-        return asyncio.create_task(
-            _first_event(JobTrigger(handle=handle, conn_id=CONN_ID, holder="try-1"))
-        )
+        trigger = JobTrigger(handle=handle, conn_id=CONN_ID, holder="try-1")
+        async for event in trigger.run():
+            return time.monotonic(), event.payload
+        raise AssertionError("the trigger ended without an event")
 
     async def watching(count: int) -> None:
-        while await asyncio.to_thread(double.do, "watching") < count:
+        while await double.ask("watching") < count:
             await asyncio.sleep(0.05)
 
-    process = psutil.Process()
+    async def end(number: int) -> float:
+        """End one job; returns the seconds until its trigger acted."""
+        pod, state, arguments, expected = ENDS[number % len(ENDS)]
+        name = f"train-{number}-{pod}"
+        happened = await double.ask("become", name=name, state=state, arguments=arguments)
+        when, event = await acted[number]
+        assert event["ended"]["state"] == expected, event
+        return when - happened
+
     loop = Loop()
     looking = asyncio.create_task(loop.look())
     # The imports of a triggerer's first trigger are not measured.
-    warm = follow(jobs)
+    warm = asyncio.create_task(first_event(jobs))
     await watching(1)
-    before = _memory(process)
+    before = _memory()
     loop.take()
     began, cpu = time.monotonic(), time.process_time()
-    acted = {number: follow(number) for number in range(jobs)}
+    acted = [asyncio.create_task(first_event(number)) for number in range(jobs)]
     await watching(1 + jobs)
     figures = {"taken_up_seconds": time.monotonic() - began}
     await asyncio.sleep(2)  # the streams of the logs are opened after the watches
     figures["taken_up_cpu"] = (time.process_time() - cpu) / jobs
     figures["loop_blocked_begin"] = loop.take()
-    figures["memory_per_job"] = (_memory(process) - before) / jobs
+    figures["memory_per_job"] = (_memory() - before) / jobs
     figures |= await _idle(double, jobs, rest)
     cpu = time.process_time()
-    late = [await _end(double, number, acted[number]) for number in range(jobs)]
+    late = [await end(number) for number in range(jobs)]
     figures["end_cpu"] = (time.process_time() - cpu) / jobs
     looking.cancel()
     warm.cancel()
@@ -212,12 +205,6 @@ async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
     }
 
 
-async def _first_event(trigger: Any) -> tuple[float, Mapping[str, Any]]:
-    async for event in trigger.run():
-        return time.monotonic(), event.payload
-    raise AssertionError("the trigger ended without an event")
-
-
 async def _idle(double: Double, jobs: int, seconds: float) -> dict[str, float]:
     """The cost of waiting while every chief logs its progress."""
 
@@ -226,39 +213,24 @@ async def _idle(double: Double, jobs: int, seconds: float) -> dict[str, float]:
             line = f"progress step={time.monotonic():.0f} steps=100000 loss=0.2310"
             double.do("say", name=f"train-{number}-chief", lines=[line])
 
-    first = len(await asyncio.to_thread(double.do, "requests"))
+    first = len(await double.ask("requests"))
     cpu, began = time.process_time(), time.monotonic()
     while time.monotonic() < began + seconds:
         await asyncio.to_thread(log)
         await asyncio.sleep(LINE_EVERY)
     taken, passed = time.process_time() - cpu, time.monotonic() - began
-    asked = await asyncio.to_thread(double.do, "requests", after=first)
-    kinds = Counter(f"{each['verb']} {each['resource']}" for each in asked)
-    print(f"in {passed:.0f} s of training: {dict(kinds)}", file=sys.stderr)
+    asked = await double.ask("requests", after=first)
+    print(f"{passed:.0f} s:", Counter(f"{each['verb']} {each['resource']}" for each in asked))
     return {
         "cpu_percent": 100 * taken / passed,
         "requests_per_minute": 60 * len(asked) / passed / jobs,
     }
 
 
-async def _end(
-    double: Double, number: int, acted: asyncio.Task[tuple[float, Mapping[str, Any]]]
-) -> float:
-    """End one job; returns the seconds until its trigger acted."""
-    pod, state, arguments, expected = ENDS[number % len(ENDS)]
-    name = f"train-{number}-{pod}"
-    happened = await asyncio.to_thread(
-        double.do, "become", name=name, state=state, arguments=arguments
-    )
-    when, event = await acted
-    assert event["ended"]["state"] == expected, event
-    return when - happened
-
-
-def _memory(process: psutil.Process) -> float:
+def _memory() -> float:
     gc.collect()
-    return process.memory_info().rss / 2**20
+    return psutil.Process().memory_info().rss / 2**20
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, __doc__)

@@ -23,14 +23,8 @@ def compiled(model, optimizer="sgd"):
 
 
 def dense(optimizer, *hidden, kind=keras.Sequential):
-    model = kind(
-        [
-            layers.Flatten(),
-            layers.Dense(32, activation="relu"),
-            *hidden,
-            layers.Dense(CLASSES, kernel_regularizer="l2"),
-        ]
-    )
+    last = layers.Dense(CLASSES, kernel_regularizer="l2")
+    model = kind([layers.Flatten(), layers.Dense(32, activation="relu"), *hidden, last])
     return compiled(model, optimizer)
 
 
@@ -57,14 +51,18 @@ class TokensAndPositions(layers.Layer):
         return self.tokens(x) + self.positions(ops.arange(SIDE * SIDE))
 
 
+def pooled(image, x):
+    logits = layers.Dense(CLASSES)(layers.GlobalAveragePooling1D()(x))
+    return compiled(keras.Model(image, logits), optimizers.Adam(0.01))
+
+
 def transformer():
     """One block of self-attention over the pixels, with learned positions."""
     image = keras.Input((SIDE, SIDE))
     x = TokensAndPositions()(Tokens()(image))
     x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 8)(x, x))
     x = layers.LayerNormalization()(x + layers.Dense(16)(layers.Dense(32, "gelu")(x)))
-    logits = layers.Dense(CLASSES)(layers.GlobalAveragePooling1D()(x))
-    return compiled(keras.Model(image, logits), optimizers.Adam(0.01))
+    return pooled(image, x)
 
 
 def kerashub_transformer():
@@ -72,11 +70,8 @@ def kerashub_transformer():
     import keras_hub
 
     image = keras.Input((SIDE, SIDE))
-    tokens = Tokens()(image)
-    x = keras_hub.layers.TokenAndPositionEmbedding(17, SIDE * SIDE, 16)(tokens)
-    x = keras_hub.layers.TransformerEncoder(32, 2)(x)
-    logits = layers.Dense(CLASSES)(layers.GlobalAveragePooling1D()(x))
-    return compiled(keras.Model(image, logits), optimizers.Adam(0.01))
+    x = keras_hub.layers.TokenAndPositionEmbedding(17, SIDE * SIDE, 16)(Tokens()(image))
+    return pooled(image, keras_hub.layers.TransformerEncoder(32, 2)(x))
 
 
 def mobilenet():
@@ -99,17 +94,9 @@ def mobilenet():
 
 def lora():
     """LoRA on a frozen embedding and a frozen dense layer; the last layer is trained whole."""
-    model = keras.Sequential(
-        [
-            keras.Input((SIDE, SIDE)),
-            Tokens(),
-            layers.Embedding(17, 8),
-            layers.Flatten(),
-            layers.Dense(32, activation="relu"),
-            layers.Dense(CLASSES),
-        ]
-    )
-    _, embedding, _, hidden, _ = model.layers
+    embedding, hidden = layers.Embedding(17, 8), layers.Dense(32, activation="relu")
+    others = [Tokens(), embedding, layers.Flatten(), hidden, layers.Dense(CLASSES)]
+    model = keras.Sequential([keras.Input((SIDE, SIDE)), *others])
     embedding.enable_lora(2)
     hidden.enable_lora(4)
     return compiled(model, optimizers.Adam(0.01))
@@ -125,15 +112,8 @@ def frozen():
 
 def large():
     """A model of 200 MB."""
-    model = keras.Sequential(
-        [
-            layers.Flatten(),
-            layers.Dense(7000, activation="relu"),
-            layers.Dense(7000),
-            layers.Dense(10),
-        ]
-    )
-    return compiled(model, "sgd")
+    hidden = [layers.Dense(7000, activation="relu"), layers.Dense(7000)]
+    return compiled(keras.Sequential([layers.Flatten(), *hidden, layers.Dense(10)]))
 
 
 KINDS = {

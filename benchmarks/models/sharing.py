@@ -4,6 +4,7 @@ The features are a vector, and a sequence that is padded with zeros; the target 
 """
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -166,26 +167,12 @@ class Adding(layers.Layer):
         return x
 
 
-def adding() -> Any:
-    inputs, known = outputs()
-    model = keras.Model(inputs, Adding()(layers.Dense(2, activity_regularizer="l2")(known)))
-    model.compile(keras.optimizers.SGD(0.1), "mse")
-    return model
-
-
 class Balancing(layers.Layer):
     """Adds to the loss how evenly the records of a batch are distributed over experts."""
 
     def call(self, x):  # type: ignore[no-untyped-def]
         self.add_loss(ops.sum(ops.square(ops.mean(ops.softmax(3 * x), axis=0))))
         return x
-
-
-def balancing() -> Any:
-    inputs, known = outputs()
-    model = keras.Model(inputs, Balancing()(known))
-    model.compile(keras.optimizers.SGD(0.1), "mse")
-    return model
 
 
 def known_only(y: Any, y_pred: Any) -> Any:
@@ -217,29 +204,38 @@ class Counting(layers.Layer):
         return x
 
 
-def counting() -> Any:
+def extended(added: Callable[[Any, Any], Any], optimizer: Any = None) -> Any:
+    """A model with what ``added`` makes of the inputs and of the two numbers."""
     inputs, known = outputs()
-    model = keras.Model(inputs, layers.Add()([known, 0 * Counting()(inputs["vector"])[:, :2]]))
-    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model = keras.Model(inputs, added(inputs, known))
+    model.compile(optimizer or keras.optimizers.SGD(0.1), "mse")
     return model
+
+
+def adding(_inputs: Any, known: Any) -> Any:
+    return Adding()(layers.Dense(2, activity_regularizer="l2")(known))
+
+
+def counting(inputs: Any, known: Any) -> Any:
+    return layers.Add()([known, 0 * Counting()(inputs["vector"])[:, :2]])
 
 
 def overwritten() -> Any:
-    model = keras.Model(*outputs())
-    optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
-    model.compile(optimizer, "mse")
-    return model
+    ema = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
+    return extended(lambda _, known: known, keras.optimizers.SGD(0.1, **ema))
 
 
 OWN = {
     "averages that overwrite weights": overwritten,
-    "state of a layer": counting,
+    "state of a layer": lambda: extended(counting),
     "compute_loss with an added term": lambda: compiled(AddedTerm),
     "compute_loss of selected targets": lambda: compiled(Selected),
     "compute_loss, the root of a mean": lambda: compiled(Root),
     "compute_loss with negatives in the batch": lambda: compiled(InBatch),
-    "losses added by layers, and regularizers": adding,
-    "losses of a whole batch added by layers": balancing,
+    "losses added by layers, and regularizers": lambda: extended(adding),
+    "losses of a whole batch added by layers": lambda: extended(
+        lambda _, known: Balancing()(known)
+    ),
     "compute_loss of an instance": lambda: replaced("compute_loss"),
     "a loss of masked steps": masked,
     "a mean over known targets": lambda: compiled(keras.Model, loss=known_only),

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from benchmarks.fault_injection import ROOT, Mark, Outcome, processes_of
+from benchmarks.fault_injection import Mark, Outcome, processes_of, steps_lost
+from benchmarks.report import ROOT
 
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.layout import path_segment
@@ -95,7 +96,6 @@ class DagTraining:
         sets = [each for each in entries if each.event is EventType.START and not each.replica]
         adopted = [each for each in entries if each.event is EventType.ADOPT]
         times = [each.at for each in self.marks]
-        falls = [mark.step - later.step for mark, later in itertools.pairwise(self.marks)]
         return Outcome(
             state=state,
             verdict=f"{len(sets)} replica groups launched, adopted {len(adopted)} times",
@@ -103,7 +103,7 @@ class DagTraining:
             detect=adopted[0].at - at if adopted else None,
             full_pace=None,
             longest_gap=max(later - before for before, later in itertools.pairwise(times)),
-            steps_lost=max(0, *falls),
+            steps_lost=steps_lost(self.marks),
             steps_twice=goodput_of(entries).steps_twice,
             goodput=goodput_of(entries).goodput,
             stalls=[],

@@ -160,7 +160,7 @@ def _namespace(
     settings = PodSettings(namespace=namespace, image=image, store_secret=SECRET)
     launcher = Launcher(KubernetesBackend(settings, CONN_ID, "benchmarks"))
     try:
-        testbed = Testbed.prepared(folder, store=f"s3://{_BUCKET}/digits", launcher=launcher)
+        testbed = Testbed(folder, store=f"s3://{_BUCKET}/digits", launcher=launcher)
         yield Pods(core, namespace, testbed)
     finally:
         core.delete_namespace(namespace)

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.testbed import Testbed, processes_in
 
 from chaos.network import Network, network
-from devtools.s3_server import S3Server, s3_server
+from devtools.s3_server import OwnS3Server, s3_server
 
 BUCKET = "chaos"
 
@@ -60,7 +60,7 @@ class Scene:
     """A place, and the tools that inject faults in it."""
 
     testbed: Testbed
-    server: S3Server | None = None
+    server: OwnS3Server | None = None
     disk: Path | None = None
     network: Network | None = None
     memory: Memory | None = None
@@ -68,7 +68,7 @@ class Scene:
 
 @contextmanager
 def _plain(folder: Path) -> Iterator[Scene]:
-    yield Scene(testbed=Testbed.prepared(folder))
+    yield Scene(testbed=Testbed(folder))
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def _with_server(folder: Path) -> Iterator[Scene]:
         server.make_bucket(BUCKET)
         # This process reads the store too; file:// stores do not use these variables.
         os.environ |= server.environment
-        yield Scene(testbed=Testbed.prepared(folder, store=f"s3://{BUCKET}/digits"), server=server)
+        yield Scene(testbed=Testbed(folder, store=f"s3://{BUCKET}/digits"), server=server)
 
 
 @contextmanager
@@ -86,9 +86,7 @@ def _with_small_disk(folder: Path) -> Iterator[Scene]:
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "chaos", str(disk)], check=True)
     try:
-        yield Scene(
-            testbed=Testbed.prepared(folder, launcher=processes_in(disk / "sets")), disk=disk
-        )
+        yield Scene(testbed=Testbed(folder, launcher=processes_in(disk / "sets")), disk=disk)
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
@@ -101,7 +99,7 @@ def _with_network(folder: Path) -> Iterator[Scene]:
         python.write_text(f'#!/bin/sh\nexec {inside} {sys.executable} "$@"\n')
         python.chmod(0o755)
         launcher = processes_in(folder / "sets", str(python))
-        yield Scene(testbed=Testbed.prepared(folder, launcher=launcher), network=made)
+        yield Scene(testbed=Testbed(folder, launcher=launcher), network=made)
 
 
 def _new_memory() -> Memory | None:
@@ -123,7 +121,7 @@ def _with_memory(folder: Path) -> Iterator[Scene]:
     memory = _new_memory()
     assert memory is not None  # the scene opens only if nothing is lacking
     try:
-        yield Scene(testbed=Testbed.prepared(folder), memory=memory)
+        yield Scene(testbed=Testbed(folder), memory=memory)
     finally:
         memory.cgroup.rmdir()
 
