@@ -19,7 +19,6 @@ from aerotrain.data.partitions import (
     write_partitions,
 )
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
-from aerotrain.data.records import Column
 from aerotrain.data.sources import open_source
 from aerotrain.prediction.columns import kept_columns, output_columns
 from aerotrain.prediction.plan import PredictionPlan
@@ -79,14 +78,12 @@ def _rows(plan: PredictionPlan, fragments: Fragments, quarantine: Quarantine) ->
 
 def _inputs(cast: CastBatch) -> dict[str, Any]:
     """The columns as arrays ``(records, *shape)``; texts are bytes."""
-    return {name: _array(column) for name, column in cast.columns.items()}
-
-
-def _array(column: Column) -> Any:
-    if not column.is_text:
-        return column.values
-    values = column.values.to_numpy(zero_copy_only=False)
-    return values.reshape(len(column), *column.feature.shape)
+    return {
+        name: column.values.to_numpy(zero_copy_only=False).reshape(-1, *column.feature.shape)
+        if column.is_text
+        else column.values
+        for name, column in cast.columns.items()
+    }
 
 
 def _write(file: Path, plan: PredictionPlan, model: Served, rows: Iterator[Rows]) -> int:

@@ -6,7 +6,7 @@ folder ``data``.
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -20,7 +20,7 @@ from aerotrain.data.dataset import Feature, Schema, schema_from_dict, schema_to_
 from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.partitions import Fragments, Plan, grouped, is_finished, publish_plan
 from aerotrain.data.prepare.cast import cast_to_schema
-from aerotrain.data.sources import Batch, Fragment, Source, open_source
+from aerotrain.data.sources import Batch, Source, open_source
 from aerotrain.prediction.columns import output_schema
 from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version
@@ -219,17 +219,11 @@ def _first(source: Source, reading: Schema | None) -> Batch:
     Raises:
         FinalError: none has.
     """
-    for batch in _batches(source, source.fragments(), reading):
-        if len(batch):
-            return batch
+    for fragment in source.fragments():
+        for batch in source.read(fragment.description, reading):
+            if len(batch):
+                return batch
     raise FinalError(
         f"the source {dict(source.described())} is empty: there is no record to predict; check "
         "that its input is where it looks for it"
     )
-
-
-def _batches(
-    source: Source, fragments: Iterator[Fragment], reading: Schema | None
-) -> Iterator[Batch]:
-    for fragment in fragments:
-        yield from source.read(fragment.description, reading)

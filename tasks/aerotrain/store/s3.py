@@ -3,6 +3,7 @@
 The error codes: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import boto3
-import botocore.session
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import (
@@ -25,7 +25,6 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 from botocore.exceptions import ConnectionError as NoConnection
-from botocore.loaders import JSONFileLoader
 from botocore.parsers import ResponseParserError
 from s3transfer.exceptions import RetriesExceededError
 
@@ -51,6 +50,9 @@ if TYPE_CHECKING:
 _ATTEMPTS = 3
 _CONNECT_SECONDS = 3.0
 _ANSWER_SECONDS = 10.0
+
+#: Connections that all threads of this process share, and keep open.
+_CONNECTIONS = 32
 
 #: Error codes that pass, whatever their HTTP status: of a credential that is renewed or a clock
 #: that is set, of a body that was damaged on its way, and of a store with too much to do. Of all
@@ -92,40 +94,35 @@ _WITHOUT_BODY = frozenset({"400", "401", "403"})
 _TRANSFER = TransferConfig(preferred_transfer_client="classic")
 
 
-class _ParsedOnce(JSONFileLoader):
-    """botocore's descriptions of services and endpoints: 2 MiB of JSON.
-
-    By default each session parses them for its client, which takes 0.1 s of CPU.
-    """
-
-    @cache  # noqa: B019 -- there is one instance
-    def load_file(self, file_path: str) -> Any:
-        return super().load_file(file_path)
-
-
-_DESCRIPTIONS = _ParsedOnce()
-
-
 def connect(environment: Mapping[str, str]) -> "S3Client":
     """A client with the credential and the endpoint of ``environment``; makes no connection.
 
     Raises:
         SpecError: AWS_ENDPOINT_URL is not a URL.
     """
-    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
-    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-    core = botocore.session.get_session()
-    core.get_component("data_loader").file_loader = _DESCRIPTIONS
+    return _client(
+        environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or None,
+        environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1",
+        environment.get("AWS_ACCESS_KEY_ID"),
+        environment.get("AWS_SECRET_ACCESS_KEY"),
+        environment.get("AWS_SESSION_TOKEN"),
+    )
+
+
+@cache  # each client takes 0.1 s of CPU, and threads may share it
+def _client(
+    endpoint: str | None, region: str, key: str | None, secret: str | None, token: str | None
+) -> "S3Client":
     session = boto3.session.Session(
-        aws_access_key_id=environment.get("AWS_ACCESS_KEY_ID"),
-        aws_secret_access_key=environment.get("AWS_SECRET_ACCESS_KEY"),
-        aws_session_token=environment.get("AWS_SESSION_TOKEN"),
-        region_name=region or "us-east-1",
-        botocore_session=core,
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        aws_session_token=token,
+        region_name=region,
     )
     config = Config(
         connect_timeout=_CONNECT_SECONDS,
         read_timeout=_ANSWER_SECONDS,
+        max_pool_connections=_CONNECTIONS,
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
         # Other endpoints than AWS rarely have a host name for each bucket, and may not support
         # AWS's newer checksums; ours are in the manifests.
@@ -134,11 +131,15 @@ def connect(environment: Mapping[str, str]) -> "S3Client":
         response_checksum_validation="when_required",
     )
     try:
-        return session.client("s3", endpoint_url=endpoint or None, config=config)
+        return session.client("s3", endpoint_url=endpoint, config=config)
     except ValueError as error:
         raise SpecError(
             f"AWS_ENDPOINT_URL is {endpoint!r}, which is not a URL; write http://host:port"
         ) from error
+
+
+#: A forked process makes connections of its own.
+os.register_at_fork(after_in_child=_client.cache_clear)
 
 
 class S3Store:
