@@ -3,7 +3,6 @@
 The other half of the table, the replicas of each strategy, is ``aerotrain.contract.strategy``.
 """
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +15,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
+from aerotrain.training.background.watchdog import wait_for_answer
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.context import CreatedVariables, Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline
@@ -37,8 +37,8 @@ from aerotrain.training.steps.state import (
 from aerotrain.training.steps.step import TrainStep, inner
 from aerotrain.training.steps.updates import lock_updates
 
-#: Seconds for which servers are awaited that do not listen yet, and between two attempts.
-_LISTENING, _TRY_AGAIN = 10.0, 0.02
+#: Seconds for which servers are awaited that do not listen yet.
+_LISTENING = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,20 +130,10 @@ def _parameter_server(_arguments: TrainArguments) -> Distribution:
 
 
 def _wait_until_listening(addresses: Iterable[str]) -> None:
-    """Wait until the servers at ``host:port`` accept connections, but for some seconds only.
-
-    If gRPC finds that a server does not listen yet, it waits for a second until it tries again, and
-    longer each time.
-    """
+    """Wait until the servers at ``host:port`` answer, but for some seconds only."""
     until = time.monotonic() + _LISTENING
     for address in addresses:
-        host, _, port = address.rpartition(":")
-        while time.monotonic() < until:
-            try:
-                socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
-                break
-            except OSError:
-                time.sleep(_TRY_AGAIN)
+        wait_for_answer(address, until - time.monotonic())
 
 
 def _local_step_runner(

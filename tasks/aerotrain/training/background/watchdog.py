@@ -22,6 +22,7 @@ _SLOWER = 3.0
 #: with its own. Of a stopped process, at most the kernel accepts the connection.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _ANSWER_SECONDS = 1.0
+_SECONDS_BETWEEN_LOOKS = 0.02
 
 
 class Watchdog:
@@ -122,9 +123,23 @@ def answers(address: str, seconds: float = _ANSWER_SECONDS) -> bool:
     """
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), seconds) as connection:
+        with socket.create_connection((host.strip("[]"), int(port)), seconds) as connection:
             connection.settimeout(seconds)
             connection.sendall(_GREETING)
             return bool(connection.recv(1))
     except OSError:
         return False
+
+
+def wait_for_answer(address: str, seconds: float) -> bool:
+    """Wait for ``seconds`` at most until the gRPC server at ``host:port`` answers; whether it does.
+
+    TensorFlow would wait with Python's lock held, so that this replica sends no heartbeat, and for
+    a second and more until it tries again.
+    """
+    until = time.monotonic() + seconds
+    while not answers(address):
+        if time.monotonic() > until:
+            return False
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    return True
