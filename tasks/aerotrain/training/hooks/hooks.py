@@ -240,8 +240,10 @@ class UserCallbacks(Hook):
 
     def on_execution(self, state: TrainState) -> None:
         if self._callbacks.defines(*AFTER):
-            logs, last = state.results(self._context.step.metrics), state.epoch_step - 1
-            self._call(state, lambda callbacks: callbacks.list.on_train_batch_end(last, logs))
+            metrics, last = self._context.step.metrics, state.epoch_step - 1
+            self._call(
+                state, lambda each: each.list.on_train_batch_end(last, state.results(metrics))
+            )
 
     def on_epoch_end(self, state: TrainState) -> None:
         # A replica that does not validate waits here for the one that does, and not in the next
