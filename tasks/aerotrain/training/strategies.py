@@ -17,7 +17,7 @@ from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.background.watchdog import wait_for_answer
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
-from aerotrain.training.context import CreatedVariables, Distribution, StrategyDistribution
+from aerotrain.training.context import Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals import keras3
 from aerotrain.training.internals.tensorflow2 import local_collectives
@@ -69,18 +69,16 @@ def create_model(
     engine: Engine,
     distribution: Distribution,
     pipeline: InputPipeline,
-    created: CreatedVariables,
 ) -> tuple[keras.Model, tf.Variable, Any]:
     """The model with all variables, the counter of its steps, and its step.
 
-    ``strategy`` is that of the training, which ``engine`` builds, or stands for in a check. All
-    variables are added to ``created``.
+    ``strategy`` is that of the training, which ``engine`` builds, or stands for in a check.
 
     Raises:
         FinalError: the model cannot be trained under ``strategy``; the message says why.
     """
     arguments = pipeline.arguments
-    with distribution.scope(), created.scope():
+    with distribution.recording():
         KERAS.seed(arguments.seed)
         model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
         check_asynchronous(strategy, model)

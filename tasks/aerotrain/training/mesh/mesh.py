@@ -122,8 +122,8 @@ class Mesh(Distribution):
     """
 
     def __init__(self, devices: dtensor.Mesh, rules: Mapping[str, Sequence[str | None]]) -> None:
+        super().__init__(has_peers=dtensor.num_clients() > 1)
         self.devices = devices
-        self.has_peers = dtensor.num_clients() > 1
         self._is_preempted = 0.0
         self._any_preempted = False
         self._rules = rules
