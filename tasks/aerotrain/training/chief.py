@@ -18,8 +18,6 @@ from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.retention import NOTHING, Name, highest_token
 from aerotrain.training.context import (
-    ChiefDecisions,
-    CreatedVariables,
     TrainingContext,
 )
 from aerotrain.training.error_messages import errors_translated, lost_processes_explained
@@ -72,9 +70,9 @@ def begun(replica: Replica) -> Iterator[tuple[TrainingContext, Engine]]:
     with BackgroundServices.of(replica, arguments, highest_token) as services:
         with lost_processes_explained():
             distribution = engine.build(arguments)
+        distribution.is_chief = replica.is_chief
         tensorflow2.allow_numbers_of_distributed_variables()
-        created = CreatedVariables()
-        with distribution.scope(), created.scope():
+        with distribution.recording():
             code = UserCode.load(arguments.model, arguments.data)
         pipeline = InputPipeline(
             job=job,
@@ -89,18 +87,16 @@ def begun(replica: Replica) -> Iterator[tuple[TrainingContext, Engine]]:
             pipeline.caching_shards(),
         ):
             model, counter, step = create_model(
-                replica.job.strategy, engine, distribution, pipeline, created
+                replica.job.strategy, engine, distribution, pipeline
             )
             context = TrainingContext(
                 replica=replica,
                 pipeline=pipeline,
                 services=services,
                 distribution=distribution,
-                decisions=ChiefDecisions(distribution, is_chief=replica.is_chief),
                 model=model,
                 counter=counter,
                 step=step,
-                created=created,
             )
             yield context, engine
 
@@ -155,7 +151,7 @@ def _restore(context: TrainingContext, checkpoints: Checkpoints) -> SavedState:
     """Restore the chief's newest checkpoint on all replicas."""
     with context.services.event_writer.timed(EventType.RESTORE, step=context.steps_done):
         newest = checkpoints.choose() if context.is_chief else NOTHING
-        token, *name = context.decisions.numbers([context.services.lease.token, *newest])
+        token, *name = context.distribution.numbers([context.services.lease.token, *newest])
         restored = checkpoints.restore(Name(*name), token)
         if checkpoints.restored == NOTHING and context.arguments.start_from is not None:
             begin(context, checkpoints)

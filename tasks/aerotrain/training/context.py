@@ -24,12 +24,20 @@ from aerotrain.training.steps.step import TrainStep
 class Distribution(ABC):
     """The devices and processes that train one model.
 
-    With peers, each of these processes must call ``sum`` and ``clock`` at the same points of its
-    loop, for they wait for each other.
+    With peers, each of these processes must call ``sum``, ``clock``, ``numbers`` and ``reach`` at
+    the same points of its loop, for they wait for each other.
+
+    Its chief decides, and without peers each process for itself. A worker that continued after the
+    chief has stopped would wait for it forever. A worker with another value of a variable, or
+    another first checkpoint, would train another model.
     """
 
-    #: Whether other processes run the same loop.
-    has_peers: bool
+    def __init__(self, *, has_peers: bool) -> None:
+        #: Whether other processes run the same loop.
+        self.has_peers = has_peers
+        self.is_chief = True
+        self._created: list[weakref.ref[tf.Variable]] = []
+        self._before: list[Sequence[tf.Tensor]] | None = None
 
     @abstractmethod
     def scope(self) -> AbstractContextManager[Any]:
@@ -56,76 +64,30 @@ class Distribution(ABC):
         if self.has_peers:
             self.sum(tf.ones([]))
 
-
-class StrategyDistribution(Distribution):
-    """The ``Distribution`` of a ``tf.distribute.Strategy``, whose chief writes the checkpoints."""
-
-    def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        self.strategy = strategy
-        self.has_peers = (
-            isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-            and strategy.num_replicas_in_sync > 1
-        )
-        self._sum = tf.function(self._sum_in_graph, autograph=False, reduce_retracing=True)
-
-    def scope(self) -> AbstractContextManager[Any]:
-        return self.strategy.scope()
-
-    def sum(self, values: tf.Tensor) -> Any:
-        return self._sum(values).numpy()
-
-    def _sum_in_graph(self, values: tf.Tensor) -> tf.Tensor:
-        own = self.strategy.run(lambda: tf.identity(values))
-        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, own, axis=None)
-
-    def local(self, variable: tf.Variable) -> Sequence[tf.Tensor]:
-        first, *_ = self.strategy.experimental_local_results(variable)
-        return [first.read_value()]
-
-
-class CreatedVariables:
-    """The variables of numbers that are created in its scope, as by the user's module."""
-
-    def __init__(self) -> None:
-        self._created: list[weakref.ref[tf.Variable]] = []
-
     @contextmanager
-    def scope(self) -> Iterator[None]:
-        """The scope, to be entered within that of a distribution."""
-        with tf.variable_creator_scope(self._record):
+    def recording(self) -> Iterator[None]:
+        """Its scope, which records the variables that are created, as by the user's module."""
+
+        def record(create: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+            variable = create(**options)
+            self._created.append(weakref.ref(variable))
+            return variable
+
+        with self.scope(), tf.variable_creator_scope(record):
             yield
 
-    def _record(self, create: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
-        variable = create(**options)
-        self._created.append(weakref.ref(variable))
-        return variable
-
-    def all(self) -> list[tf.Variable]:
-        """Those that are still in use, in the order of their creation: in all replicas the same."""
+    def created(self) -> list[tf.Variable]:
+        """The recorded variables of numbers that are still in use, in all replicas in one order."""
         gc.collect()  # what is in cycles may be freed earlier in some replicas than in others
         found = [variable for each in self._created if (variable := each()) is not None]
         return [each for each in found if each.dtype != tf.string]
-
-
-class ChiefDecisions:
-    """Makes every replica that computes with the chief follow it. Without peers it does nothing.
-
-    A worker that continued after the chief has stopped would wait for it forever. A worker with
-    another value of a variable, or another first checkpoint, would train another model. Every
-    replica must call each method at the same point of its loop, but for ``watch``.
-    """
-
-    def __init__(self, distribution: Distribution, *, is_chief: bool) -> None:
-        self._distribution = distribution
-        self.is_chief = is_chief
-        self._before: list[Sequence[tf.Tensor]] | None = None
 
     def watch(self, variables: Sequence[tf.Variable]) -> None:
         """Let the next ``reach`` find which of these variables the chief changes from here on.
 
         Their values are kept until then. A CPU's are not copied before they are changed.
         """
-        if variables and self._distribution.has_peers and self.is_chief and self._before is None:
+        if variables and self.has_peers and self.is_chief and self._before is None:
             self._before = self._values(variables)
 
     def reach(self, stop: bool, variables: Sequence[tf.Variable] = ()) -> bool:
@@ -133,7 +95,7 @@ class ChiefDecisions:
 
         The chief's values of those of ``variables`` that it has changed reach all replicas.
         """
-        if not self._distribution.has_peers:
+        if not self.has_peers:
             return stop
         changed = [False] * len(variables)
         if self._before is not None:
@@ -147,12 +109,12 @@ class ChiefDecisions:
 
     def numbers(self, own: Sequence[int]) -> list[int]:
         """The chief's numbers; every replica passes as many of its ``own``."""
-        if not self._distribution.has_peers:
+        if not self.has_peers:
             return list(own)
         return [round(each) for each in self._of_chief(own)]
 
     def _values(self, variables: Sequence[tf.Variable]) -> list[Sequence[tf.Tensor]]:
-        return [self._distribution.local(each) for each in variables]
+        return [self.local(each) for each in variables]
 
     def _send(self, variable: tf.Variable) -> None:
         """Assign the chief's value on all replicas, as it is to the bit."""
@@ -168,8 +130,32 @@ class ChiefDecisions:
         # float64 represents the number of any step, and any 32 bits, exactly.
         sent = tf.constant(own if self.is_chief else np.zeros_like(own), tf.float64)
         # Each of the chief's devices adds the chief's values.
-        sums = self._distribution.sum(sent)
+        sums = self.sum(sent)
         return sums[1:] / sums[0]
+
+
+class StrategyDistribution(Distribution):
+    """The ``Distribution`` of a ``tf.distribute.Strategy``, whose chief writes the checkpoints."""
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        all_reduces = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        super().__init__(has_peers=all_reduces and strategy.num_replicas_in_sync > 1)
+        self.strategy = strategy
+        self._sum = tf.function(self._sum_in_graph, autograph=False, reduce_retracing=True)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return self.strategy.scope()
+
+    def sum(self, values: tf.Tensor) -> Any:
+        return self._sum(values).numpy()
+
+    def _sum_in_graph(self, values: tf.Tensor) -> tf.Tensor:
+        own = self.strategy.run(lambda: tf.identity(values))
+        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, own, axis=None)
+
+    def local(self, variable: tf.Variable) -> Sequence[tf.Tensor]:
+        first, *_ = self.strategy.experimental_local_results(variable)
+        return [first.read_value()]
 
 
 #: Integers by their size in bytes: numbers that any bits are exactly.
@@ -201,19 +187,16 @@ def _bits(value: tf.Tensor) -> tf.Tensor:
 class TrainingContext:
     """The parts of a training in one replica, which exist before its first step.
 
-    ``counter`` is an int64 variable, the number of steps done on all workers. ``created`` are the
-    variables of the user's module and of the model.
+    ``counter`` is an int64 variable, the number of steps done on all workers.
     """
 
     replica: Replica
     pipeline: InputPipeline
     services: BackgroundServices
     distribution: Distribution
-    decisions: ChiefDecisions
     model: keras.Model
     counter: tf.Variable
     step: TrainStep
-    created: CreatedVariables
 
     @property
     def is_chief(self) -> bool:

@@ -5,7 +5,6 @@ are ended, because TensorFlow's servers do not notice the end of their chief.
 """
 
 import os
-import time
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +14,7 @@ from aerotrain.contract.replicas import CLUSTERED, Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
-from aerotrain.training.background.watchdog import answers
+from aerotrain.training.background.watchdog import wait_for_answer
 from aerotrain.training.background.writers import StatusWriter
 from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
@@ -25,8 +24,6 @@ _LOST, _BEAT = 5_000, 1_000
 
 #: Milliseconds until an iteration without readers is dropped: a restarted chief continues to read.
 _DROPPED = 600_000
-
-_SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def serve(replica: Replica) -> None:
@@ -114,15 +111,11 @@ def input_server(address: str, dispatcher: str, seconds: float) -> Any:
     Raises:
         TemporaryError: the dispatcher does not answer within ``seconds``.
     """
-    # TensorFlow would wait with Python's lock held, and this replica would send no heartbeat.
-    until = time.monotonic() + seconds
-    while not answers(dispatcher):
-        if time.monotonic() > until:
-            raise TemporaryError(
-                f"the dispatcher at {dispatcher} did not answer within {seconds:g} s; see its own "
-                "log, and try again"
-            )
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    if not wait_for_answer(dispatcher, seconds):
+        raise TemporaryError(
+            f"the dispatcher at {dispatcher} did not answer within {seconds:g} s; see its own log, "
+            "and try again"
+        )
     config = tf.data.experimental.service.WorkerConfig(
         dispatcher_address=dispatcher,
         worker_address=address,

@@ -83,7 +83,7 @@ def begin(context: TrainingContext, checkpoints: Checkpoints) -> None:
     """
     if context.is_chief:
         _decide(context)
-    context.decisions.numbers([0])  # the others read what the chief has written
+    context.distribution.numbers([0])  # the others read what the chief has written
     record = _record(context.services.store)
     if record["model"] is None:
         return

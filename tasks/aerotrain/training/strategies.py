@@ -3,7 +3,6 @@
 The other half of the table, the replicas of each strategy, is ``aerotrain.contract.strategy``.
 """
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,15 +15,24 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
+from aerotrain.training.background.watchdog import wait_for_answer
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
-from aerotrain.training.context import CreatedVariables, Distribution, StrategyDistribution
+from aerotrain.training.context import Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline
+from aerotrain.training.internals import keras3
 from aerotrain.training.internals.tensorflow2 import local_collectives
 from aerotrain.training.mesh.checkpoints import MeshCheckpoints
 from aerotrain.training.mesh.mesh import mesh_of
 from aerotrain.training.mesh.step import MeshStep, run_on_mesh
-from aerotrain.training.model.checks import check_asynchronous, check_steps, warn_of_metrics
+from aerotrain.training.model.checks import (
+    check_asynchronous,
+    check_divisible,
+    check_exchanged,
+    check_fixed_batch,
+    warn_of_metrics,
+)
 from aerotrain.training.model.keras_adapter import KERAS
+from aerotrain.training.model.whole_batches import check_sharing, warn_of_layer_state
 from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
 from aerotrain.training.steps.custom import CustomStep, ReplicatedCustomStep
 from aerotrain.training.steps.microbatches import MicrobatchStep
@@ -37,8 +45,8 @@ from aerotrain.training.steps.state import (
 from aerotrain.training.steps.step import TrainStep, inner
 from aerotrain.training.steps.updates import lock_updates
 
-#: Seconds for which servers are awaited that do not listen yet, and between two attempts.
-_LISTENING, _TRY_AGAIN = 10.0, 0.02
+#: Seconds for which servers are awaited that do not listen yet.
+_LISTENING = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,18 +69,16 @@ def create_model(
     engine: Engine,
     distribution: Distribution,
     pipeline: InputPipeline,
-    created: CreatedVariables,
 ) -> tuple[keras.Model, tf.Variable, Any]:
     """The model with all variables, the counter of its steps, and its step.
 
-    ``strategy`` is that of the training, which ``engine`` builds, or stands for in a check. All
-    variables are added to ``created``.
+    ``strategy`` is that of the training, which ``engine`` builds, or stands for in a check.
 
     Raises:
         FinalError: the model cannot be trained under ``strategy``; the message says why.
     """
     arguments = pipeline.arguments
-    with distribution.scope(), created.scope():
+    with distribution.recording():
         KERAS.seed(arguments.seed)
         model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
         check_asynchronous(strategy, model)
@@ -130,20 +136,40 @@ def _parameter_server(_arguments: TrainArguments) -> Distribution:
 
 
 def _wait_until_listening(addresses: Iterable[str]) -> None:
-    """Wait until the servers at ``host:port`` accept connections, but for some seconds only.
-
-    If gRPC finds that a server does not listen yet, it waits for a second until it tries again, and
-    longer each time.
-    """
+    """Wait until the servers at ``host:port`` answer, but for some seconds only."""
     until = time.monotonic() + _LISTENING
     for address in addresses:
-        host, _, port = address.rpartition(":")
-        while time.monotonic() < until:
-            try:
-                socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
-                break
-            except OSError:
-                time.sleep(_TRY_AGAIN)
+        wait_for_answer(address, until - time.monotonic())
+
+
+def _check_steps(step: TrainStep, pipeline: InputPipeline, start: int, replicas: int) -> None:
+    """Check that ``replicas`` replicas can share the steps; in the scope of their strategy.
+
+    Values are compared in the first step of a training only, and not after a restart.
+
+    Raises:
+        FinalError: they cannot; the message names the reason and an alternative.
+    """
+    strategy, arguments, schedule = pipeline.job.strategy, pipeline.arguments, pipeline.schedule
+    records = schedule.batch_size if schedule.full_batches else schedule.records
+    check_divisible(strategy, arguments, replicas)
+    pieces = replicas * arguments.gradient_accumulation_steps
+    check_fixed_batch(step.model, arguments, records, pieces)
+    asynchronous = strategy == "parameter_server"
+    if asynchronous and arguments.jit_compile:
+        raise FinalError(
+            "jit_compile cannot be under 'parameter_server', since XLA reads no variables of "
+            "other processes; leave it out, or choose a synchronous strategy"
+        )
+    cuts = pieces > 1
+    if cuts or arguments.jit_compile:
+        check_exchanged(strategy, step.model, arguments, replicas)
+    if cuts and isinstance(step.model, keras.Model):
+        warn_of_layer_state(strategy, step.model)
+    if (cuts or asynchronous) and start == 0 and not keras3.fixed_batch(step.model):
+        batch = pipeline.sample()
+        if batch is not None:
+            check_sharing(strategy, step, batch, adds=replicas > 1 or asynchronous, cuts=cuts)
 
 
 def _local_step_runner(
@@ -151,17 +177,8 @@ def _local_step_runner(
 ) -> StepRunner:
     arguments = pipeline.arguments
     replicas = distribution.strategy.num_replicas_in_sync
-    # With input replicas, all batches are full.
-    records = arguments.batch_size if pipeline.service else pipeline.schedule.records
     with distribution.scope():
-        check_steps(
-            pipeline.job.strategy,
-            step,
-            arguments,
-            pipeline.sample if start == 0 else None,
-            records=records,
-            replicas=replicas,
-        )
+        _check_steps(step, pipeline, start, replicas)
     if replicas > 1:
         seed_by_replica(step.model)
         if arguments.synchronized_batch_norm:
@@ -212,14 +229,7 @@ def _coordinator_step_runner(
     distribution: StrategyDistribution, step: TrainStep, pipeline: InputPipeline, start: int
 ) -> StepRunner:
     arguments, workers = pipeline.arguments, pipeline.job.count(Role.WORKER)
-    check_steps(
-        pipeline.job.strategy,
-        step,
-        arguments,
-        pipeline.sample if start == 0 else None,
-        records=arguments.batch_size,
-        replicas=1,
-    )
+    _check_steps(step, pipeline, start, replicas=1)
     runner_step: Step = step
     if arguments.gradient_accumulation_steps > 1:
         runner_step = MicrobatchStep(step, replicas=1, gradient_dtype="float32", jit_compile=False)

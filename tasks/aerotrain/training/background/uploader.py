@@ -75,7 +75,10 @@ class Uploader:
     def _work(self) -> None:
         pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
-            name, upload = self._next()
+            with self._change:
+                self._change.wait_for(lambda: self._waiting)
+                name = self._running = next(iter(self._waiting))
+                upload = self._waiting.pop(name)
             try:
                 upload()
             except (TemporaryError, StoreRefused, OSError) as error:
@@ -92,13 +95,6 @@ class Uploader:
                     if self._failing.pop(name, None) and not self._failing:
                         print("all failed uploads are in the store now", flush=True)
                     self._change.notify_all()
-
-    def _next(self) -> tuple[str, Upload]:
-        with self._change:
-            while not self._waiting:
-                self._change.wait()
-            self._running = next(iter(self._waiting))
-            return self._running, self._waiting.pop(self._running)
 
     def _again(self, name: str, upload: Upload, error: Exception, pause: float) -> None:
         """Queue the upload again, unless a newer one has its name."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 #: Seconds between two checks, and the length of a pause after which this process was itself
 #: stopped.
@@ -22,8 +23,10 @@ _SLOWER = 3.0
 #: with its own. Of a stopped process, at most the kernel accepts the connection.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _ANSWER_SECONDS = 1.0
+_SECONDS_BETWEEN_LOOKS = 0.02
 
 
+@dataclass(kw_only=True)
 class Watchdog:
     """Calls ``end`` when what is watched does not end within ``progress_timeout`` seconds.
 
@@ -34,28 +37,20 @@ class Watchdog:
     addresses. While ``excused`` is true, the delay has a known cause other than the execution.
     """
 
-    def __init__(
-        self,
-        *,
-        progress_timeout: float,
-        start_timeout: float,
-        peers: Mapping[str, str],
-        end: Callable[[str, Sequence[str]], None],
-        excused: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._progress_timeout = progress_timeout
-        self._start_timeout = max(start_timeout, progress_timeout)
-        self.compiling: Callable[[], bool] = lambda: False
-        self._peers = peers
-        self._end = end
-        self._excused = excused
-        self._clock = clock
+    progress_timeout: float
+    start_timeout: float
+    peers: Mapping[str, str]
+    end: Callable[[str, Sequence[str]], None]
+    excused: Callable[[], bool] = lambda: False
+    compiling: Callable[[], bool] = lambda: False
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._since: float | None = None
         self._executions = 0
         self._slowest = 0.0
         self._step = 0
-        self._checked = clock()
+        self._checked = self.clock()
 
     def start(self) -> None:
         """Check once a second, in a separate thread, from now on."""
@@ -65,38 +60,38 @@ class Watchdog:
     def watching(self, step: int) -> Iterator[None]:
         """A scope in which progress is expected, after ``step`` steps."""
         self._step = step
-        self._since = began = self._clock()
+        self._since = began = self.clock()
         try:
             yield
         finally:
             # ``check`` may have shifted it by the time for which this process was stopped.
             since, self._since = self._since or began, None
             if self._executions:
-                self._slowest = max(self._slowest, self._clock() - since)
+                self._slowest = max(self._slowest, self.clock() - since)
             self._executions += 1
 
     @property
     def allowance(self) -> float:
         """The number of seconds that may pass now without progress."""
-        usual = max(self._progress_timeout, _SLOWER * self._slowest)
+        usual = max(self.progress_timeout, _SLOWER * self._slowest)
         starts = not self._executions or self.compiling()
-        return max(self._start_timeout, usual) if starts else usual
+        return max(self.start_timeout, usual) if starts else usual
 
     def check(self) -> None:
         """End this replica if it has waited too long."""
-        now, before = self._clock(), self._checked
+        now, before = self.clock(), self._checked
         self._checked = now
         since = self._since
         if since is None:
             return
-        if self._excused():
+        if self.excused():
             self._since = now
         elif now - before > _STOPPED_SECONDS:
             # The whole process was stopped, and so was what it waits for.
             self._since = since + (now - before)
         elif now - since > self.allowance:
-            unresponsive = [name for name, address in self._peers.items() if not answers(address)]
-            self._end(
+            unresponsive = [name for name, address in self.peers.items() if not answers(address)]
+            self.end(
                 f"no progress for {now - since:.0f} s after step {self._step}, where "
                 f"{self.allowance:.0f} s are allowed: {self._cause(unresponsive)}; this replica "
                 "ends itself, and continues from the last checkpoint when it is started again",
@@ -107,7 +102,7 @@ class Watchdog:
         if unresponsive:
             verb = "does" if len(unresponsive) == 1 else "do"
             return f"{' and '.join(unresponsive)} {verb} not answer"
-        return "all other replicas answer" if self._peers else "the execution does not end"
+        return "all other replicas answer" if self.peers else "the execution does not end"
 
     def _work(self) -> None:
         while True:
@@ -122,9 +117,23 @@ def answers(address: str, seconds: float = _ANSWER_SECONDS) -> bool:
     """
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), seconds) as connection:
+        with socket.create_connection((host.strip("[]"), int(port)), seconds) as connection:
             connection.settimeout(seconds)
             connection.sendall(_GREETING)
             return bool(connection.recv(1))
     except OSError:
         return False
+
+
+def wait_for_answer(address: str, seconds: float) -> bool:
+    """Wait for ``seconds`` at most until the gRPC server at ``host:port`` answers; whether it does.
+
+    TensorFlow would wait with Python's lock held, so that this replica sends no heartbeat, and for
+    a second and more until it tries again.
+    """
+    until = time.monotonic() + seconds
+    while not answers(address):
+        if time.monotonic() > until:
+            return False
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    return True

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -24,6 +24,7 @@ from aerotrain.training.background.interval import Interval, mean_time_between_f
 from aerotrain.training.background.uploader import Uploader
 
 
+@dataclass
 class EventWriter:
     """Writes events, after those of earlier processes of the same training.
 
@@ -31,22 +32,15 @@ class EventWriter:
     which is not ``active``, records nothing, because the chief does.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        uploader: Uploader,
-        put: Callable[[str, bytes], object] | None = None,
-        *,
-        active: bool = True,
-        restarts: int = 0,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._uploader = uploader
-        self._put_object = put or store.put
-        self._active = active
-        self._restarts = restarts
-        self._clock = clock
+    store: Store
+    uploader: Uploader
+    put: Callable[[str, bytes], object] | None = None
+    _: KW_ONLY
+    active: bool = True
+    restarts: int = 0
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
         self._before: bytes | None = None
         self._lines: list[str] = []
 
@@ -61,27 +55,27 @@ class EventWriter:
         at: float | None = None,
     ) -> None:
         """Add an event, at the current time or at ``at``. The uploader writes it to the store."""
-        if not self._active:
+        if not self.active:
             return
         entry = Event(
             event=event,
-            at=round(self._clock() if at is None else at, 3),
+            at=round(self.clock() if at is None else at, 3),
             seconds=round(seconds, 4),
             step=step,
             replica="chief",
-            restarts=self._restarts,
+            restarts=self.restarts,
             because=because,
             times=times,
         )
         self._lines.append(entry.to_json() + "\n")
-        self._uploader.send("event log", self._put)
+        self.uploader.send("event log", self._write)
 
     @contextmanager
     def timed(self, event: EventType, *, step: Callable[[], int] | None = None) -> Iterator[None]:
         """Record the duration of this scope, and the ``step`` at its end."""
-        began = self._clock()
+        began = self.clock()
         yield
-        self.note(event, seconds=self._clock() - began, step=step and step())
+        self.note(event, seconds=self.clock() - began, step=step and step())
 
     def mean_time_between_failures(self) -> float:
         """The mean time between failures in seconds, from the ends of earlier processes."""
@@ -99,56 +93,52 @@ class EventWriter:
         if self._before is None:
             before = b""
             with suppress(MissingError):
-                before = self._store.get(CHIEF_LOG)
+                before = self.store.get(CHIEF_LOG)
             self._before = before  # not known if the store was unavailable
         return self._before
 
-    def _put(self) -> None:
-        self._put_object(CHIEF_LOG, self._past() + "".join(self._lines).encode())
+    def _write(self) -> None:
+        (self.put or self.store.put)(CHIEF_LOG, self._past() + "".join(self._lines).encode())
 
 
 #: Seconds between two points, and between two uploads.
 _EVERY = 5.0
 
 
+@dataclass
 class CurveWriter:
     """Adds points to the curves of earlier processes of the same training.
 
     ``put`` writes the object. The rest is as for ``Curves``.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        uploader: Uploader,
-        put: Callable[[str, bytes], object],
-        *,
-        steps: int,
-        data: str,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._uploader = uploader
-        self._put_object = put
-        self._now = now
+    store: Store
+    uploader: Uploader
+    put: Callable[[str, bytes], object]
+    _: KW_ONLY
+    steps: int
+    data: str
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._curves = Curves(steps, data)
+        self._curves = Curves(self.steps, self.data)
         self._has_earlier = False
-        self._point, self._upload = Interval(_EVERY, clock), Interval(_EVERY, clock)
+        self._point, self._upload = Interval(_EVERY, self.clock), Interval(_EVERY, self.clock)
 
     def add(self, step: int, metrics: Mapping[str, float], *, at_once: bool = False) -> None:
         """Add a point if one is due, or with ``at_once``; the uploader writes the curves."""
         if self._point.due() or at_once:
-            self._add(Point(at=self._now(), step=step, metrics=metrics), at_once=at_once)
+            self._add(Point(at=self.now(), step=step, metrics=metrics), at_once=at_once)
 
     def add_epoch(self, epoch: int, step: int, metrics: Mapping[str, float]) -> None:
         """Add the metrics of a whole epoch, counted from 0, after which ``step`` steps are done."""
-        self._add(Point(at=self._now(), step=step, metrics=metrics, epoch=epoch), at_once=False)
+        self._add(Point(at=self.now(), step=step, metrics=metrics, epoch=epoch), at_once=False)
 
     def publish(self) -> None:
         """Write the curves now, in the background."""
-        self._uploader.send(CURVES, self._put)
+        self.uploader.send(CURVES, self._write)
 
     def _add(self, point: Point, *, at_once: bool) -> None:
         with self._lock:
@@ -156,11 +146,11 @@ class CurveWriter:
         if self._upload.due() or at_once:
             self.publish()
 
-    def _put(self) -> None:
+    def _write(self) -> None:
         if not self._has_earlier:
             earlier: list[Point] = []
             with suppress(MissingError):
-                earlier = Curves.from_bytes(self._store.get(CURVES)).points
+                earlier = Curves.from_bytes(self.store.get(CURVES)).points
             with self._lock:
                 own, self._has_earlier = self._curves, True
                 self._curves = Curves(own.steps, own.data, earlier)
@@ -168,7 +158,7 @@ class CurveWriter:
                     self._curves.add(each)
         with self._lock:
             content = self._curves.to_bytes()
-        self._put_object(CURVES, content)
+        self.put(CURVES, content)
 
 
 #: Seconds that the last report may take when the work has ended.

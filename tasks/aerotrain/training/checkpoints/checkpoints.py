@@ -320,20 +320,15 @@ class Checkpoints:
     def _check_weights(self, snapshot: Snapshot, step: int) -> None:
         """Check that all weights are finite.
 
-        A gradient may spoil them a step before the loss shows it.
+        Steps of a coordinator's workers may have spoiled them that were in flight.
         """
         for variable in self._model.trainable_variables:
             value = snapshot.of_variable(variable)
             if value is not None and not np.isfinite(np.asarray(value)).all():
-                raise bad_weights(variable, step)
-
-
-def bad_weights(variable: Any, step: int) -> FinalError:
-    """The error of a training whose weights are not finite."""
-    return FinalError(
-        f"{path_of(variable)} is no finite number after step {step}, so training has stopped "
-        "there; lower the learning rate, or clip the gradients"
-    )
+                raise FinalError(
+                    f"{path_of(variable)} is no finite number after step {step}, so training has "
+                    "stopped there; lower the learning rate, or clip the gradients"
+                )
 
 
 def checkpoint_store(store: Store, name: Name) -> Store:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from aerotrain.contract.event_log import EventType
@@ -24,6 +25,7 @@ _BETWEEN_EVENTS = 30.0
 _MOST_OF_GRACE = 0.8
 
 
+@dataclass
 class Checkpointing(Hook):
     """Saves a training: at an interval, when preempted, after its best epochs, and at its end.
 
@@ -35,60 +37,53 @@ class Checkpointing(Hook):
     training and the time for which saving stops it.
     """
 
-    def __init__(
-        self,
-        context: TrainingContext,
-        checkpoints: Checkpoints,
-        interval: Interval,
-        saved: Sequence[Hook],
-        wait_until_idle: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._context = context
-        self._checkpoints = checkpoints
-        self._interval = interval
-        self._saved = saved
-        self._wait_until_idle = wait_until_idle
-        self._clock = clock
-        self._note = context.services.event_writer.note
-        #: The URL of the last checkpoint, when the training has ended.
-        self.url = ""
+    context: TrainingContext
+    checkpoints: Checkpoints
+    interval: Interval
+    saved: Sequence[Hook]
+    wait_until_idle: Callable[[], None]
+    clock: Callable[[], float] = time.monotonic
+    #: The URL of the last checkpoint, when the training has ended.
+    url: str = ""
+
+    def __post_init__(self) -> None:
+        self._note = self.context.services.event_writer.note
 
     def on_start(self, state: TrainState, restored: SavedState) -> None:
         """Restore what ``_save`` has saved; after this, a preempted training saves."""
         # Last of all hooks, because callbacks may draw numbers as they start.
         restore_random_state(restored.files)
-        state.sums = metric_state_of(restored.files, self._context.step.metrics.zero)
+        state.sums = metric_state_of(restored.files, self.context.step.metrics.zero)
         state.metrics = dict(restored.about.get("metrics", {}))
         #: The step at which the restored training had ended, -1 if it had not.
         self._ended_at = restored.about.get("step", -1) if restored.about.get("ended") else -1
         self._is_due = False
-        self._events = Interval(_BETWEEN_EVENTS, self._clock)
-        self._noted_at = self._clock()
+        self._events = Interval(_BETWEEN_EVENTS, self.clock)
+        self._noted_at = self.clock()
         self._has_begun = False
-        self._context.replica.notice.promise()
+        self.context.replica.notice.promise()
 
     def on_execution(self, state: TrainState) -> None:
         """Raises Preempted when a replica was preempted, and all is saved."""
-        self._checkpoints.check()
+        self.checkpoints.check()
         if not self._has_begun:  # the start has ended: see ``Ready``
-            self._has_begun, self._noted_at = True, self._clock()
+            self._has_begun, self._noted_at = True, self.clock()
         if self._events.due():
             self._note_steps()
-        self._is_due |= self._interval.due()
-        ends = state.stop or state.epoch_step == self._context.schedule.steps_per_epoch
+        self._is_due |= self.interval.due()
+        ends = state.stop or state.epoch_step == self.context.schedule.steps_per_epoch
         if state.preempted or (self._is_due and not ends):
-            self._wait_until_idle()
+            self.wait_until_idle()
             self._save(state)
         if state.preempted:
-            step, grace = self._context.steps_done(), self._context.replica.notice.grace
+            step, grace = self.context.steps_done(), self.context.replica.notice.grace
             self._note(EventType.PREEMPTED, step=step)
-            if not self._context.services.uploader.wait(grace * _MOST_OF_GRACE):
+            if not self.context.services.uploader.wait(grace * _MOST_OF_GRACE):
                 print("warning: the last checkpoint did not reach the store in time", flush=True)
             raise Preempted(f"preempted after step {step}, which is saved")
 
     def on_epoch_end(self, state: TrainState) -> None:
-        step, schedule = self._context.steps_done(), self._context.schedule
+        step, schedule = self.context.steps_done(), self.context.schedule
         repeated = step - state.step
         if repeated > 0 and state.epoch_step == schedule.steps_per_epoch:
             why = f"{repeated} steps ran twice, on a worker that was lost and on another"
@@ -99,38 +94,38 @@ class Checkpointing(Hook):
 
     def on_end(self, state: TrainState) -> None:
         self._note_steps()
-        if self._ended_at == self._context.steps_done():  # a retry of a training that had ended
-            self.url = self._checkpoints.url(self._checkpoints.restored)
+        if self._ended_at == self.context.steps_done():  # a retry of a training that had ended
+            self.url = self.checkpoints.url(self.checkpoints.restored)
         else:
-            self.url = self._checkpoints.finish(self._state_to_save(state, ended=True))
-        for each in self._saved:
+            self.url = self.checkpoints.finish(self._state_to_save(state, ended=True))
+        for each in self.saved:
             each.on_save(state)
-        self._context.services.uploader.wait(self._context.replica.notice.grace)
-        self._note(EventType.END, step=self._context.steps_done())
+        self.context.services.uploader.wait(self.context.replica.notice.grace)
+        self._note(EventType.END, step=self.context.steps_done())
 
     def _save(self, state: TrainState) -> None:
         """Save the current state; the upload continues in the background."""
         self._note_steps()
         self._is_due = False
-        began = self._clock()
-        self._checkpoints.save(self._state_to_save(state))
-        stall = self._clock() - began
-        self._interval.cost(stall)
-        self._note(EventType.SAVE_STALL, seconds=stall, step=self._context.steps_done())
-        self._noted_at = self._clock()
-        for each in self._saved:
+        began = self.clock()
+        self.checkpoints.save(self._state_to_save(state))
+        stall = self.clock() - began
+        self.interval.cost(stall)
+        self._note(EventType.SAVE_STALL, seconds=stall, step=self.context.steps_done())
+        self._noted_at = self.clock()
+        for each in self.saved:
             each.on_save(state)
 
     def _state_to_save(self, state: TrainState, *, ended: bool = False) -> SavedState:
         about: dict[str, Any] = {"metrics": state.metrics, "ended": ended}
         files = metric_state_to_file(state.sums)
-        for each in (hook.to_save(state) for hook in self._saved):
+        for each in (hook.to_save(state) for hook in self.saved):
             about, files = {**about, **each.about}, {**files, **each.files}
         # Last, because a callback may draw numbers as its state is read.
         return SavedState(about=about, files={**files, **random_state()})
 
     def _note_steps(self) -> None:
-        now = self._clock()
-        step = self._context.steps_done()
+        now = self.clock()
+        step = self.context.steps_done()
         self._note(EventType.TRAIN, seconds=now - self._noted_at, step=step)
         self._noted_at = now

@@ -196,7 +196,7 @@ class UserCallbacks(Hook):
     def __init__(self, context: TrainingContext) -> None:
         self._context = context
         self._callbacks, self.validates = callbacks_of(context.pipeline, context.step)
-        self._variables = self._callbacks.variables(context.created.all())
+        self._variables = self._callbacks.variables(context.distribution.created())
         if context.is_chief and self._callbacks.given and context.replica.job.strategy != ALONE:
             compute_locally(context)
         if hook := self._callbacks.own_by_batch:
@@ -217,7 +217,7 @@ class UserCallbacks(Hook):
 
     def watched(self) -> Callbacks:
         """The callbacks, to be called in the chief; before the next step, all have to agree."""
-        self._context.decisions.watch(self._variables)
+        self._context.distribution.watch(self._variables)
         return self._callbacks
 
     def on_start(self, state: TrainState, restored: SavedState) -> None:
@@ -225,7 +225,7 @@ class UserCallbacks(Hook):
         if self._context.is_chief:
             stopped = self.watched().begin(restored.about, restored.files)
         # What stops a training as it begins lets one step run, as under ``fit``.
-        state.stop = self._context.decisions.reach(stopped, self._variables)
+        state.stop = self._context.distribution.reach(stopped, self._variables)
         if state.stop:
             print("a callback has ended this training before; it stays as it is", flush=True)
 
@@ -240,8 +240,10 @@ class UserCallbacks(Hook):
 
     def on_execution(self, state: TrainState) -> None:
         if self._callbacks.defines(*AFTER):
-            logs, last = state.results(self._context.step.metrics), state.epoch_step - 1
-            self._call(state, lambda callbacks: callbacks.list.on_train_batch_end(last, logs))
+            metrics, last = self._context.step.metrics, state.epoch_step - 1
+            self._call(
+                state, lambda each: each.list.on_train_batch_end(last, state.results(metrics))
+            )
 
     def on_epoch_end(self, state: TrainState) -> None:
         # A replica that does not validate waits here for the one that does, and not in the next
@@ -265,7 +267,7 @@ class UserCallbacks(Hook):
         """Call callbacks in the chief, and let all replicas take over what they have set."""
         if self._context.is_chief:
             function(self.watched())
-        state.stop = self._context.decisions.reach(self._callbacks.stop, self._variables)
+        state.stop = self._context.distribution.reach(self._callbacks.stop, self._variables)
 
 
 #: Computed by a copy of the model with the current weights.

@@ -279,7 +279,10 @@ class RowLayout:
             free[where] = True
         head = len(zero).to_bytes(8, "little")
         # The checksums are not compared: the shard's own hash has verified all of its bytes.
-        runs = [(0, 8), *((HEAD + begin, HEAD + end) for begin, end in _runs(~free))]
+        # The begin and the end of each run of bytes that are no values.
+        ends = [0, *(np.flatnonzero(np.diff(free)) + 1).tolist(), len(free)]
+        fixed = [each for each in itertools.pairwise(ends) if not free[each[0]]]
+        runs = [(0, 8), *((HEAD + begin, HEAD + end) for begin, end in fixed)]
         return cls(schema, head + bytes(4) + zero.tobytes() + bytes(FOOT), places, runs)
 
     @property
@@ -357,9 +360,3 @@ def _record(schema: Schema, values: Mapping[str, int]) -> NDArray[np.uint8]:
         features[name] = held
     example = tf.train.Example(features=tf.train.Features(feature=features))
     return np.frombuffer(example.SerializeToString(deterministic=True), np.uint8)
-
-
-def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """The begin and the end of each run in which the mask is true."""
-    places = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
-    return [(begin, end) for begin, end in itertools.pairwise(places) if mask[begin]]

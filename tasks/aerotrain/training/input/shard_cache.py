@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Self
 
@@ -40,6 +41,7 @@ _SECONDS_BETWEEN_LOOKS = 0.02
 _SECONDS_BETWEEN_TRIES = 2.0
 
 
+@dataclass
 class ShardCache:
     """Downloads the shards of ``order`` of the data set at ``url`` below ``scratch``.
 
@@ -51,31 +53,25 @@ class ShardCache:
     shards on the disk, or waits.
     """
 
-    def __init__(
-        self,
-        url: str,
-        order: Order,
-        scratch: Path,
-        *,
-        indexed: bool,
-        ends: bool = True,
-        begin: tuple[int, int] = (0, 0),
-        store_timeout: float = 3600.0,
-    ) -> None:
+    url: str
+    order: Order
+    scratch: Path
+    _: KW_ONLY
+    indexed: bool
+    ends: bool = True
+    begin: tuple[int, int] = (0, 0)
+    store_timeout: float = 3600.0
+
+    def __post_init__(self) -> None:
         self.failure: BaseException | None = None
-        self._store = open_store(url)
-        self._order = order
-        self._scratch = scratch
-        self._requests = WindowRequests(scratch)
-        self._indexed = indexed
-        self._ends = ends
-        self._windows = UpcomingWindows(order, begin)
+        self._store = open_store(self.url)
+        self._requests = WindowRequests(self.scratch)
+        self._windows = UpcomingWindows(self.order, self.begin)
         self._announced: set[int] = set()
         self._cached: dict[str, Indexed] = {}
         self._downloads: dict[str, Future[Indexed]] = {}
         self._shards = ThreadPoolExecutor(SHARDS_AT_ONCE)
         self._ranges = ThreadPoolExecutor(RANGES_AT_ONCE)
-        self._store_timeout = store_timeout
         self._waiting_since: float | None = None
         self._retry_at = 0.0
         #: A disk that is full from the beginning is an error; later, space may be freed.
@@ -110,8 +106,8 @@ class ShardCache:
     def start(self) -> None:
         """Start the download of shards, and discard the requests of an earlier process."""
         self._requests.open()
-        if self._order.shard_cache_bytes:
-            for shard in self._order.shards:
+        if self.order.shard_cache_bytes:
+            for shard in self.order.shards:
                 self._drop(shard.file)
         self._rewind()
         self._thread.start()
@@ -165,7 +161,7 @@ class ShardCache:
             self._announced.discard(self._windows.number)
             self._windows.skip()
         may = time.monotonic() >= self._retry_at
-        if failed is None and may and len(self._cached) < len(self._order.shards):
+        if failed is None and may and len(self._cached) < len(self.order.shards):
             self._start_downloads(self._wanted())
         self._announce_windows()
         if failed is not None:
@@ -179,7 +175,7 @@ class ShardCache:
     def _wanted(self) -> list[Shard]:
         """The shards that are read next and fit on the disk, in their order."""
         wanted: dict[str, Shard] = {}
-        size, limit = 0, self._order.shard_cache_bytes
+        size, limit = 0, self.order.shard_cache_bytes
         for _, window in self._windows:
             for shard in (piece.shard for piece in window.pieces):
                 if shard.file in wanted:
@@ -188,7 +184,7 @@ class ShardCache:
                 if limit and size > limit:
                     return list(wanted.values())
                 wanted[shard.file] = shard
-            if len(wanted) == len(self._order.shards):
+            if len(wanted) == len(self.order.shards):
                 break
         return list(wanted.values())
 
@@ -206,15 +202,15 @@ class ShardCache:
 
     def _free_bytes(self, wanted: list[Shard]) -> int:
         """Bytes of the limit that remain with all wanted and all present shards on the disk."""
-        if not self._order.shard_cache_bytes:
+        if not self.order.shard_cache_bytes:
             return 0
         sizes = {shard.file: shard.bytes for shard in wanted}
         sizes |= {file: each.shard.bytes for file, each in self._cached.items()}
-        return self._order.shard_cache_bytes - sum(sizes.values())
+        return self.order.shard_cache_bytes - sum(sizes.values())
 
     def _download(self, shard: Shard) -> Indexed:
-        path = download_shard(self._store, shard, self._scratch, self._ranges)
-        if not self._indexed:
+        path = download_shard(self._store, shard, self.scratch, self._ranges)
+        if not self.indexed:
             return Indexed(shard, None)
         try:
             return write_index(shard, path)
@@ -247,13 +243,13 @@ class ShardCache:
         if self._waiting_since is None:
             self._waiting_since = now
             print(f"warning: {error}; training reads what is on the disk, then waits", flush=True)
-        if now - self._waiting_since > self._store_timeout:
+        if now - self._waiting_since > self.store_timeout:
             raise error
         self._retry_at = now + _SECONDS_BETWEEN_TRIES
 
     def _drop(self, file: str) -> None:
         self._cached.pop(file, None)
-        path = self._scratch / FOLDER / file
+        path = self.scratch / FOLDER / file
         path.unlink(missing_ok=True)
         path.with_name(path.name + INDEX).unlink(missing_ok=True)
 
@@ -269,7 +265,7 @@ class ShardCache:
 
     def _announcement(self, window: Window) -> str:
         """The content of a window's file: a line for the window, then one for each piece."""
-        last = window.last and self._ends
+        last = window.last and self.ends
         lines: list[list[int | str]] = [[window.drop, int(last), *window.seed]]
         for piece in window.pieces:
             indexed = self._cached[piece.shard.file]

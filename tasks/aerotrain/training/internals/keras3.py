@@ -188,10 +188,6 @@ def _in_sharing(keras_function: Any, own: Any) -> Any:
     return chosen
 
 
-def _same(_part: Part, loss: Any) -> Any:
-    return loss
-
-
 def _reduced(
     part: Part,
     values: Any,
@@ -231,7 +227,7 @@ def _added_to_mean(part: Part, metric: Any, values: Any, sample_weight: Any = No
 _REDUCED, _UPDATED = keras_loss.reduce_weighted_values, keras.metrics.Mean.update_state
 keras_loss.reduce_weighted_values = _in_sharing(_REDUCED, _reduced)
 for _name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
-    setattr(keras_loss, _name, _in_sharing(getattr(keras_loss, _name), _same))
+    setattr(keras_loss, _name, _in_sharing(getattr(keras_loss, _name), lambda _, loss: loss))
 keras.metrics.Mean.update_state = _in_sharing(_UPDATED, _added_to_mean)
 
 
@@ -273,7 +269,7 @@ def own_metrics(model: keras.Model) -> list[Any]:
 
 def losses(model: keras.Model) -> list[Any]:
     """The losses that the model was compiled with."""
-    return [each.loss for each in getattr(model._compile_loss, "_flat_losses", None) or ()]
+    return [loss for _, _, loss in losses_by_path(model)]
 
 
 def losses_by_path(model: keras.Model) -> list[tuple[str, tuple[Any, ...], Any]]:
@@ -353,14 +349,11 @@ def monitor_mode(model: keras.Model, monitor: str) -> str | None:
     try:
         callback._set_monitor_op()
     except ValueError:  # Keras looks for the metrics of outputs without the names of these
-        return _mode_of_output(model, monitor.removeprefix("val_"))
+        name = monitor.removeprefix("val_")
+        if name in (each.name for each in output_loss_metrics(model)):
+            return "min"
+        return mode_of(compiled_by_name(model).get(name))
     return "min" if callback.monitor_op is keras.ops.less else "max"
-
-
-def _mode_of_output(model: keras.Model, name: str) -> str | None:
-    if name in (each.name for each in output_loss_metrics(model)):
-        return "min"
-    return mode_of(compiled_by_name(model).get(name))
 
 
 def mode_of(metric: keras.metrics.Metric | None) -> str | None:

@@ -11,12 +11,11 @@ from aerotrain.training.checkpoints.checkpoints import (
     FILE,
     Checkpoints,
     SavedState,
-    bad_weights,
 )
 from aerotrain.training.checkpoints.retention import remove
 from aerotrain.training.checkpoints.snapshot import Snapshot
 from aerotrain.training.internals import tensorflow2
-from aerotrain.training.mesh.mesh import host, whole_of
+from aerotrain.training.mesh.mesh import whole_of
 
 #: The folder of a checkpoint's parts until the chief has merged them.
 _PARTS = "parts"
@@ -38,7 +37,6 @@ class MeshCheckpoints(Checkpoints):
         tensorflow2.wait_for_operations()
 
     def _read_state(self, folder: Path) -> Snapshot | None:
-        self._check_weights_now()
         if dtensor.num_clients() == 1:
             return Snapshot.of(self._checkpoint, later=whole_of)
         shutil.rmtree(folder, ignore_errors=True)
@@ -48,7 +46,7 @@ class MeshCheckpoints(Checkpoints):
     def _write(self, folder: Path) -> None:
         own = folder.with_name(f"{folder.name}-own")
         self._checkpoint.write(str(own / FILE))
-        self._meet("published")
+        self._meet()
         prefixes = [str(own / FILE)]
         for client in range(1, dtensor.num_clients()):
             part = self._part(folder.name, client)
@@ -67,27 +65,15 @@ class MeshCheckpoints(Checkpoints):
     def _part(self, name: str, client: int) -> str:
         return f"{_PARTS}/{name}/{client}"
 
-    def _meet(self, what: str) -> None:
+    def _meet(self) -> None:
         """Wait until every process has called this, and its operations are done."""
-        mesh = self._counter.layout.mesh
-        dtensor.barrier(mesh, what)
-
-    def _check_weights_now(self) -> None:
-        for variable in self._model.trainable_variables:
-            value = variable.value.read_value()
-            with dtensor.default_mesh(self._counter.layout.mesh):
-                is_finite = bool(host(tf.reduce_all(tf.math.is_finite(value))))
-            if not is_finite:
-                raise bad_weights(variable, int(self._counter.numpy()))
+        dtensor.barrier(self._counter.layout.mesh, "published")
 
     def save(self, state: SavedState) -> None:
+        tensorflow2.wait_for_operations()  # which may still assign variables
         if self._is_chief:
             super().save(state)
-        else:
-            self._publish_part()
-
-    def _publish_part(self) -> None:
-        self._check_weights_now()
+            return
         name = self._name()
         folder = self._folder(name)
         self._checkpoint.write(str(folder / FILE))
@@ -97,4 +83,4 @@ class MeshCheckpoints(Checkpoints):
         (folder / _NOTHING).write_text("")
         publish(self._store, folder, self._part(str(name), dtensor.client_id()), {})
         shutil.rmtree(folder)
-        self._meet("published")
+        self._meet()

@@ -8,7 +8,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -51,92 +51,6 @@ class MeshVariable(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow has n
                 "checkpoint, such as by an evaluator, rather than by validation or a callback"
             )
         return host(self.read_value())
-
-
-class LayoutMap:
-    """Which axis of the mesh divides which dimension of a variable.
-
-    ``rules`` maps patterns of a variable's path, such as ``dense/kernel``, to an axis or None for
-    each dimension. The first match decides. An optimizer's variables have the layout of the
-    variable they belong to. Without a match, every device holds the whole variable.
-    """
-
-    def __init__(self, mesh: dtensor.Mesh, rules: Mapping[str, Sequence[str | None]]) -> None:
-        self._mesh = mesh
-        self._rules = rules
-        self._used: set[str] = set()
-        self._made: dict[str, dtensor.Layout] = {}
-        self._error: FinalError | None = None
-
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """A scope in which variables, including those of Keras, are created on the mesh.
-
-        Raises:
-            FinalError: at the end of the scope, if a rule does not fit the variable that it names.
-                Keras would wrap an error that is raised while it builds a model.
-        """
-        with tf.variable_creator_scope(self._create):
-            yield
-        if self._error is not None:
-            raise self._error
-
-    def check_used(self) -> None:
-        """Check that each rule names at least one of the created variables.
-
-        Raises:
-            FinalError: a rule names none; the message contains the nearest path.
-        """
-        for pattern in self._rules:
-            if pattern not in self._used:
-                paths = list(self._made)
-                raise FinalError(
-                    f"the layout {pattern!r} of 'dtensor' names no variable"
-                    f"{nearest(pattern, paths)}; the variables are {', '.join(paths[:20])}"
-                )
-
-    def _create(self, _next: Callable[..., Any], **options: Any) -> MeshVariable:
-        initial = options["initial_value"]
-        path = _path(initial, options["name"])
-        spec = _spec(initial, options.get("dtype"))
-        layout = self._of(path, spec.shape)
-        self._made[path] = layout
-        return MeshVariable(
-            _placed(initial, spec, layout),
-            dtype=spec.dtype,
-            trainable=options.get("trainable"),
-            name=options["name"],
-        )
-
-    def _of(self, path: str, shape: tf.TensorShape) -> dtensor.Layout:
-        # Keras names the variables of an optimizer after the path of the model's variable.
-        about = [known for known in self._made if f"/{known.replace('/', '_')}_" in f"{path}_"]
-        if about and (layout := self._made[max(about, key=len)]).rank == shape.rank:
-            return layout
-        for pattern, axes in () if about else self._rules.items():
-            if re.search(pattern, path):
-                self._used.add(pattern)
-                wrong = self._misfit(axes, shape)
-                if wrong is None:
-                    cut = [axis or dtensor.UNSHARDED for axis in axes]
-                    return dtensor.Layout(cut, self._mesh)
-                self._error = self._error or FinalError(
-                    f"the layout {pattern!r} of 'dtensor' does not fit the variable {path} of "
-                    f"shape {tuple(shape)}: {wrong}"
-                )
-        return replicated(self._mesh, shape.rank)
-
-    def _misfit(self, axes: Sequence[str | None], shape: tf.TensorShape) -> str | None:
-        if len(axes) != shape.rank:
-            return f"it has {len(axes)} entries; give an axis or null for each dimension"
-        for axis, size in zip(axes, shape, strict=True):
-            parts = self._mesh.dim_size(axis) if axis else 1
-            if size % parts:
-                return (
-                    f"{size} cannot be cut into {parts} along {axis!r}; make it a multiple, or "
-                    "cut another dimension"
-                )
-        return None
 
 
 def replicated(mesh: dtensor.Mesh, rank: int) -> dtensor.Layout:
@@ -200,17 +114,92 @@ def _placed(initial: Any, spec: tf.TensorSpec, layout: dtensor.Layout) -> tf.Ten
 
 
 class Mesh(Distribution):
-    """The ``Distribution`` of a mesh: its devices, and the layouts of variables on it."""
+    """The ``Distribution`` of a mesh: its devices, and the layouts of variables on it.
 
-    def __init__(self, devices: dtensor.Mesh, layouts: LayoutMap) -> None:
+    ``rules`` maps patterns of a variable's path, such as ``dense/kernel``, to an axis of the mesh
+    or None for each dimension. The first match decides. An optimizer's variables have the layout of
+    the variable they belong to. Without a match, every device holds the whole variable.
+    """
+
+    def __init__(self, devices: dtensor.Mesh, rules: Mapping[str, Sequence[str | None]]) -> None:
+        super().__init__(has_peers=dtensor.num_clients() > 1)
         self.devices = devices
-        self.layouts = layouts
-        self.has_peers = dtensor.num_clients() > 1
         self._is_preempted = 0.0
         self._any_preempted = False
+        self._rules = rules
+        self._used: set[str] = set()
+        self._made: dict[str, dtensor.Layout] = {}
+        self._error: FinalError | None = None
 
-    def scope(self) -> AbstractContextManager[None]:
-        return self.layouts.scope()
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """A scope in which variables, including those of Keras, are created on the mesh.
+
+        Raises:
+            FinalError: at the end of the scope, if a rule does not fit the variable that it names.
+                Keras would wrap an error that is raised while it builds a model.
+        """
+        with tf.variable_creator_scope(self._create):
+            yield
+        if self._error is not None:
+            raise self._error
+
+    def check_used(self) -> None:
+        """Check that each rule names at least one of the created variables.
+
+        Raises:
+            FinalError: a rule names none; the message contains the nearest path.
+        """
+        for pattern in self._rules:
+            if pattern not in self._used:
+                paths = list(self._made)
+                raise FinalError(
+                    f"the layout {pattern!r} of 'dtensor' names no variable"
+                    f"{nearest(pattern, paths)}; the variables are {', '.join(paths[:20])}"
+                )
+
+    def _create(self, _next: Callable[..., Any], **options: Any) -> MeshVariable:
+        initial = options["initial_value"]
+        path = _path(initial, options["name"])
+        spec = _spec(initial, options.get("dtype"))
+        layout = self._of(path, spec.shape)
+        self._made[path] = layout
+        return MeshVariable(
+            _placed(initial, spec, layout),
+            dtype=spec.dtype,
+            trainable=options.get("trainable"),
+            name=options["name"],
+        )
+
+    def _of(self, path: str, shape: tf.TensorShape) -> dtensor.Layout:
+        # Keras names the variables of an optimizer after the path of the model's variable.
+        about = [known for known in self._made if f"/{known.replace('/', '_')}_" in f"{path}_"]
+        if about and (layout := self._made[max(about, key=len)]).rank == shape.rank:
+            return layout
+        for pattern, axes in () if about else self._rules.items():
+            if re.search(pattern, path):
+                self._used.add(pattern)
+                wrong = self._misfit(axes, shape)
+                if wrong is None:
+                    cut = [axis or dtensor.UNSHARDED for axis in axes]
+                    return dtensor.Layout(cut, self.devices)
+                self._error = self._error or FinalError(
+                    f"the layout {pattern!r} of 'dtensor' does not fit the variable {path} of "
+                    f"shape {tuple(shape)}: {wrong}"
+                )
+        return replicated(self.devices, shape.rank)
+
+    def _misfit(self, axes: Sequence[str | None], shape: tf.TensorShape) -> str | None:
+        if len(axes) != shape.rank:
+            return f"it has {len(axes)} entries; give an axis or null for each dimension"
+        for axis, size in zip(axes, shape, strict=True):
+            parts = self.devices.dim_size(axis) if axis else 1
+            if size % parts:
+                return (
+                    f"{size} cannot be cut into {parts} along {axis!r}; make it a multiple, or "
+                    "cut another dimension"
+                )
+        return None
 
     def sum(self, values: tf.Tensor) -> Any:
         layout = dtensor.Layout(
@@ -276,7 +265,7 @@ def mesh_of(arguments: TrainArguments) -> Mesh:
         mesh = dtensor.create_distributed_mesh(list(sizes.items()), device_type=kind)
     else:
         mesh = dtensor.create_mesh(list(sizes.items()), device_type=kind)
-    return Mesh(mesh, LayoutMap(mesh, arguments.layout))
+    return Mesh(mesh, arguments.layout)
 
 
 def _sizes(arguments: TrainArguments, devices: int) -> Mapping[str, int]:

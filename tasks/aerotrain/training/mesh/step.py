@@ -175,7 +175,7 @@ def run_on_mesh(mesh: Mesh, step: MeshStep, pipeline: InputPipeline, start: int)
     Raises:
         FinalError: a layout names no variable, or an argument is not possible on a mesh.
     """
-    mesh.layouts.check_used()
+    mesh.check_used()
     _check_arguments(pipeline.arguments)
     check_divisible(pipeline.job.strategy, pipeline.arguments, mesh.devices.dim_size(BATCH_AXIS))
     check_fixed_batch(step.model, pipeline.arguments, pipeline.schedule.records)

@@ -1,6 +1,5 @@
 """Checks of what a strategy cannot do, before training starts."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -14,9 +13,8 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
-from aerotrain.training.model.whole_batches import check_sharing, warn_of_layer_state
 from aerotrain.training.steps.custom import has_custom_step
-from aerotrain.training.steps.step import TrainStep, inner
+from aerotrain.training.steps.step import inner
 
 #: CPUs have no float16 arithmetic: the time of a step as a multiple of bfloat16's.
 _FLOAT16_ON_CPU = 10
@@ -33,45 +31,6 @@ def check_job(job: Job, arguments: TrainArguments) -> None:
     if arguments.deterministic:
         check_deterministic(job)
     warn_of_slow_dtype_policy(arguments.dtype_policy)
-
-
-def check_steps(
-    strategy: str,
-    step: TrainStep,
-    arguments: TrainArguments,
-    sample: Callable[[], Any] | None,
-    *,
-    records: int,
-    replicas: int,
-) -> None:
-    """Check that ``replicas`` replicas can share the steps of the model under ``strategy``.
-
-    ``sample`` returns a batch of some records of the data, or None if there is one only; without
-    it, as after a restart, no values are compared. ``records`` is the number of records of an
-    epoch. Must be called in the scope of a strategy.
-
-    Raises:
-        FinalError: they cannot; the message names the reason and an alternative.
-    """
-    check_divisible(strategy, arguments, replicas)
-    pieces = replicas * arguments.gradient_accumulation_steps
-    check_fixed_batch(step.model, arguments, records, pieces)
-    asynchronous = strategy == "parameter_server"
-    if asynchronous and arguments.jit_compile:
-        raise FinalError(
-            "jit_compile cannot be under 'parameter_server', since XLA reads no variables of "
-            "other processes; leave it out, or choose a synchronous strategy"
-        )
-    accumulates = arguments.gradient_accumulation_steps > 1
-    cuts = replicas > 1 or accumulates
-    if cuts or arguments.jit_compile:
-        check_exchanged(strategy, step.model, arguments, replicas)
-    if cuts and isinstance(step.model, keras.Model):
-        warn_of_layer_state(strategy, step.model)
-    if (cuts or asynchronous) and sample and not keras3.fixed_batch(step.model):
-        batch = sample()
-        if batch is not None:
-            check_sharing(strategy, step, batch, adds=replicas > 1 or asynchronous, cuts=cuts)
 
 
 def check_asynchronous(strategy: str, model: keras.Model) -> None:

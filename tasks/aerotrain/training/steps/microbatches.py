@@ -168,7 +168,11 @@ def _of_slices(context: Any, gradients: Sequence[tf.IndexedSlices]) -> list[tf.I
     if all_gather is None:
         # A reduction within one process accepts another shape in each step.
         return list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(gradients)))
-    lengths = _lengths(context, gradients)
+    # The number of slices of each gradient on each replica: ``(replicas, gradients)``, int64.
+    replicas, number = context.num_replicas_in_sync, context.replica_id_in_sync_group
+    own_lengths = tf.stack([tf.shape(each.indices, tf.int64)[0] for each in gradients])
+    line = tf.one_hot(number, replicas, dtype=tf.int64)[:, tf.newaxis] * own_lengths
+    lengths = context.all_reduce(tf.distribute.ReduceOp.SUM, line)
     sums: list[Any] = list(gradients)
     order = sorted(range(len(gradients)), key=lambda place: _kind(gradients[place]))
     for _, group in groupby(order, lambda place: _kind(gradients[place])):
@@ -184,14 +188,6 @@ def _of_slices(context: Any, gradients: Sequence[tf.IndexedSlices]) -> list[tf.I
 def _kind(gradient: tf.IndexedSlices) -> tuple[str, int]:
     """The dtype of a gradient and the numbers per slice; equal kinds are sent together."""
     return gradient.dtype.name, gradient.values.shape[1:].num_elements()
-
-
-def _lengths(context: Any, gradients: Sequence[tf.IndexedSlices]) -> tf.Tensor:
-    """The number of slices of each gradient on each replica: ``(replicas, gradients)``, int64."""
-    own = tf.stack([tf.shape(each.indices, tf.int64)[0] for each in gradients])
-    replicas = context.num_replicas_in_sync
-    line = tf.one_hot(context.replica_id_in_sync_group, replicas, dtype=tf.int64)
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, line[:, tf.newaxis] * own)
 
 
 def _gathered(
