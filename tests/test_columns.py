@@ -343,10 +343,7 @@ def test_what_was_inferred_is_a_table_in_the_log_and_on_the_page(
 @pytest.mark.parametrize(
     ("content", "options", "words"),
     [
-        (b"n;t\n1,5;a\n2,25;b\n", {"delimiter": ";"}, "'1,5' is a number if 'decimal' is ','"),
         (b"n,t\n1,a\n2,b\n-,c\n", {}, "2 of 3 values are numbers, but '-' is not; if .* 'nulls'"),
-        (b"n,t\n,a\n,b\n", {}, "the column 'n' has no value in the first lines"),
-        (b"1,2\n3,4\n", {}, "begins with numbers where the names .* in 'names'"),
         (b"n;t\n1;2\n", {}, "set 'delimiter'"),
     ],
 )

@@ -8,7 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -27,6 +26,7 @@ from aerotrain.data.records import (
     schema_of,
     stacked,
 )
+from support.nasty_inputs import flipped, frame, head
 
 #: One feature of every kind, with edge cases of its encoding.
 RECORD: Mapping[str, Any] = {
@@ -120,18 +120,6 @@ def test_frames_are_read_back(records: list[bytes]) -> None:
     assert [each for _, each in read_frames(io.BytesIO(frames.content))] == records
 
 
-def frame(record: bytes) -> bytes:
-    return bytes(framed(pa.array([record], pa.large_binary())).content)
-
-
-def head(length: int) -> bytes:
-    """The header of a record of ``length`` bytes, with its valid checksum."""
-    encoded = length.to_bytes(8, "little")
-    crc = google_crc32c.value(encoded)
-    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    return encoded + masked.to_bytes(4, "little")
-
-
 def read_damaged(content: bytes) -> tuple[list[bytes], str]:
     """The records of a file before its damage, and the message."""
     found = []
@@ -143,61 +131,29 @@ def read_damaged(content: bytes) -> tuple[list[bytes], str]:
     return found, ""
 
 
-def flipped(content: bytes, place: int) -> bytes:
-    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
-
-
 RECORDS = [b"record %d" % number for number in range(200)]
 FRAMES = [frame(each) for each in RECORDS]
 
 
 @pytest.mark.parametrize("number", [0, 50, 199])
-def test_damage_to_any_byte_of_a_record_is_named_with_the_records_before_it(number: int) -> None:
+def test_damage_to_any_byte_of_a_record_and_a_cut_are_named_with_the_records_before(
+    number: int,
+) -> None:
+    content = b"".join(FRAMES)
     begin = sum(map(len, FRAMES[:number]))
-    for place in range(begin, begin + len(FRAMES[number])):
-        whole, said = read_damaged(flipped(b"".join(FRAMES), place))
-        assert whole == RECORDS[:number], place
-        assert re.match(rf"after {number} records?, at byte {begin}, ", said), place
+    end = begin + len(FRAMES[number])
+    damaged = [flipped(content, place) for place in range(begin, end)]
+    for file in (*damaged, *(content[:place] for place in range(begin + 1, end))):
+        whole, said = read_damaged(file)
+        assert whole == RECORDS[:number]
+        assert re.match(rf"after {number} records?, at byte {begin}, (it|the|a) .*; write", said)
 
 
-@pytest.mark.parametrize(
-    ("damaged", "words"),
-    [
-        (head(2**60), "a record has 1152921504606846976 bytes, more than the 2147483647"),
-        (head(2**30), "it ends within a record of 1073741824 bytes: it was truncated"),
-        (bytes(3000), "the checksum of a length is wrong"),
-        (b"x" * 12, "the checksum of a length is wrong"),
-        (frame(b"a" * 100)[:60], "the checksum of a record is wrong"),
-    ],
-    ids=["2^60", "2^30", "zeros", "text", "cut off, and written on"],
-)
-def test_bytes_that_are_not_a_record_are_named(damaged: bytes, words: str) -> None:
-    whole, said = read_damaged(b"".join([*FRAMES[:150], damaged, *FRAMES[150:]]))
+@pytest.mark.parametrize("damage", [head(2**60), head(2**30), bytes(3000), frame(b"a" * 100)[:60]])
+def test_bytes_that_are_not_a_record_are_named_and_need_no_memory(damage: bytes) -> None:
+    whole, said = read_damaged(b"".join([*FRAMES[:150], damage, *FRAMES[150:]]))
     assert whole == RECORDS[:150]
-    assert words in said
-
-
-@pytest.mark.parametrize(
-    ("left", "words"),
-    [
-        (-1, "it ends within a record of 10 bytes: it was truncated"),
-        (-11, "it ends within a record of 10 bytes: it was truncated"),
-        (-16, "it ends within the length of a record: it was truncated"),
-        (-25, "it ends within the length of a record: it was truncated"),
-    ],
-)
-def test_a_truncated_file_is_named(left: int, words: str) -> None:
-    whole, said = read_damaged(b"".join(FRAMES)[:left])
-    assert whole == RECORDS[:-1]
-    assert words in said
-
-
-@pytest.mark.parametrize("content", [b"id,label\n1,2\n", bytes(5000), b"PAR1" * 2000])
-def test_a_file_without_any_record_is_not_a_tfrecord_file(content: bytes) -> None:
-    assert read_damaged(content) == (
-        [],
-        "after 0 records, at byte 0, the checksum of a length is wrong; write it again",
-    )
+    assert said.startswith("after 150 records, at byte ")
 
 
 @pytest.mark.parametrize(

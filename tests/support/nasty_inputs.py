@@ -161,7 +161,7 @@ def _parquet_of_a_damaged_page() -> bytes:
     pq.write_table(
         numbers, file, compression="none", use_dictionary=False, write_page_checksum=True
     )
-    return _flipped(file.getvalue(), file.getvalue().index(np.int64(50).tobytes()))
+    return flipped(file.getvalue(), file.getvalue().index(np.int64(50).tobytes()))
 
 
 def _parquet_of_equal_names() -> bytes:
@@ -185,11 +185,12 @@ def _records(count: int = 3) -> bytes:
     return bytes(framed(encode({"n": column_of("n", np.arange(count))})).content)
 
 
-def _frame(record: bytes) -> bytes:
+def frame(record: bytes) -> bytes:
+    """A file of one TFRecord."""
     return bytes(framed(pa.array([record], pa.large_binary())).content)
 
 
-def _head(length: int) -> bytes:
+def head(length: int) -> bytes:
     """The header of a record of that length, with its valid checksum."""
     encoded = length.to_bytes(8, "little")
     crc = google_crc32c.value(encoded)
@@ -197,7 +198,8 @@ def _head(length: int) -> bytes:
     return encoded + masked.to_bytes(4, "little")
 
 
-def _flipped(content: bytes, place: int) -> bytes:
+def flipped(content: bytes, place: int) -> bytes:
+    """The content with a wrong bit in the byte at that place."""
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
@@ -231,6 +233,7 @@ CASES = [
     Case("tabs, with `delimiter`", "csv", b"n\tt\n1\ta\n", {"delimiter": "\t"}),
     Case("a semicolon in a name, with `delimiter`", "csv", b"n;t\n1\n", {"delimiter": ","}),
     Case("semicolons and decimal commas", "csv", b"n;t\n1,5;a\n"),
+    Case("decimal commas, with `delimiter`", "csv", b"n;t\n1,5;a\n2,25;b\n", {"delimiter": ";"}),
     Case("blanks between values", "csv", b"59 2 32.1\n48 1 21.6\n"),
     Case("blanks between values, below a header", "csv", b"age sex bmi\n48 1 21.6\n"),
     Case("blanks in the values of one column", "csv", b"a text\ntwo words\none word\n"),
@@ -370,7 +373,7 @@ CASES = [
         "images",
         {"cat/1.jpg": JPEG[:15] + JPEG[-2:], "cat/2.jpg": JPEG},
     ),
-    Case("a wrong bit in an image", "images", {"cat/1.png": _flipped(PNG, 45), "cat/2.png": PNG}),
+    Case("a wrong bit in an image", "images", {"cat/1.png": flipped(PNG, 45), "cat/2.png": PNG}),
     Case("text called `.png`", "images", {"cat/1.png": b"no image", "cat/2.png": PNG}),
     Case("no image", "images", {"cat/1.txt": b""}),
     Case(
@@ -399,19 +402,19 @@ CASES = [
     # TFRecord
     Case("an empty file", "tfrecord", b""),
     Case("a file of text", "tfrecord", b"id,n\n" * 9),
-    Case("a record of 2⁶⁰ bytes", "tfrecord", _records() + _head(2**60) + _records()),
-    Case("a record of 2⁶³ bytes", "tfrecord", _records() + _head(2**63) + _records()),
-    Case("a wrong bit in a record", "tfrecord", _flipped(_records(), len(_records()) - 5)),
-    Case("a wrong bit in a checksum", "tfrecord", _flipped(_records(), len(_records()) - 1)),
-    Case("a wrong bit in a length", "tfrecord", _flipped(_records(), 0)),
+    Case("a record of 2⁶⁰ bytes", "tfrecord", _records() + head(2**60) + _records()),
+    Case("a record of 2⁶³ bytes", "tfrecord", _records() + head(2**63) + _records()),
+    Case("a wrong bit in a record", "tfrecord", flipped(_records(), len(_records()) - 5)),
+    Case("a wrong bit in a checksum", "tfrecord", flipped(_records(), len(_records()) - 1)),
+    Case("a wrong bit in a length", "tfrecord", flipped(_records(), 0)),
     Case("a file that is cut off", "tfrecord", _records()[:-1]),
     Case("gzip, named `.tfrecord`", "tfrecord", gzip.compress(b"x" * 90)),
-    Case("a wrong bit in gzip", "tfrecord", {"x.gz": gzip.compress(_flipped(_records(), 65))}),
-    Case("a first record that is no Example", "tfrecord", _frame(b"text") + _records()),
-    Case("records that are no Example", "tfrecord", _records() + _frame(b"\xff") + _records()),
-    Case("SequenceExamples", "tfrecord", _frame(b"\x12\x04\n\x02\n\0") * 3),
-    Case("Examples without a feature", "tfrecord", _frame(b"") * 3),
-    Case("Examples of other features", "tfrecord", _records() + _frame(b"")),
+    Case("a wrong bit in gzip", "tfrecord", {"x.gz": gzip.compress(flipped(_records(), 65))}),
+    Case("a first record that is no Example", "tfrecord", frame(b"text") + _records()),
+    Case("records that are no Example", "tfrecord", _records() + frame(b"\xff") + _records()),
+    Case("SequenceExamples", "tfrecord", frame(b"\x12\x04\n\x02\n\0") * 3),
+    Case("Examples without a feature", "tfrecord", frame(b"") * 3),
+    Case("Examples of other features", "tfrecord", _records() + frame(b"")),
 ]
 
 if __name__ == "__main__":

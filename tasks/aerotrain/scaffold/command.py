@@ -125,7 +125,7 @@ def _rows(columns: Columns) -> list[tuple[str, str]]:
     rows += [(name, f"left out: {why}") for name, why in columns.sample.left_out.items()]
     read = f"{columns.sample.records:,} records"
     if not columns.sample.is_whole:
-        read += f" from all over the data, of about {columns.sample.total:,}"
+        read += " from all over the data"
     if columns.sample.rejected:
         others = counted(columns.sample.rejected, "other")
         read += f"; {others} that cannot be read, first {columns.sample.rejection}"
@@ -138,6 +138,8 @@ def _rows(columns: Columns) -> list[tuple[str, str]]:
 def _rejected(columns: Columns) -> str:
     """What becomes of the records that do not fit."""
     records = counted(columns.rejected, "record")
+    if not columns.sample.is_whole:
+        return f"{records} of these; give prepare max_rejected in the DAG to leave such ones out"
     if most := columns.max_rejected:
         return (
             f"{records}, left out by max_rejected={most} in the DAG; a run fails if there are more"

@@ -21,9 +21,6 @@ _STEPS, _BATCH, _LEAST_EPOCHS, _MOST_EPOCHS = 600, 32, 5, 60
 #: The share of records up to which those that do not fit are left out. Of more, a user decides.
 MOST_REJECTED = 0.01
 
-#: How many times more records may not fit than it seems by those that were read.
-_MARGIN = 3
-
 #: For each task: the last layers of the model, its loss, its metrics, and how many different
 #: labels the generated test has.
 _TASKS = {
@@ -125,12 +122,9 @@ class Columns:
 
     @property
     def max_rejected(self) -> int:
-        """How many records ``prepare`` may leave out: 0 if they are more than ``MOST_REJECTED``."""
-        if self.rejected > MOST_REJECTED * (self.sample.records + self.sample.rejected):
-            return 0
-        if self.sample.is_whole:
-            return self.rejected
-        return ceil(_MARGIN * self.rejected * self.sample.total / self.sample.records)
+        """How many records ``prepare`` may leave out, if all were read: 0 if they are too many."""
+        most = MOST_REJECTED * (self.sample.records + self.sample.rejected)
+        return self.rejected if self.sample.is_whole and self.rejected <= most else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +182,7 @@ def of_columns(place: OutputPlace, columns: Columns) -> dict[str, str]:
         "times": "times" * any(columns.decisions[name].is_time for name in groups["numbers"]),
     }
     source, rules = columns.source(), columns.rules()
-    return _texts(place, "table", columns.label, source, rules, columns.sample.total, values)
+    return _texts(place, "table", columns.label, source, rules, columns.sample.records, values)
 
 
 def of_images(place: OutputPlace, sample: ImageSample) -> dict[str, str]:

@@ -3,16 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import isclose
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from aerotrain.contract.errors import FinalError, SpecError, counted
-from aerotrain.data.dataset import Schema
 from aerotrain.data.sources import Batch, Rejected, Source, open_source
-from aerotrain.data.sources.file_source import Sampled
 from aerotrain.data.sources.files import InputFile, files_of
 from aerotrain.data.sources.parquet import ParquetSource
 from aerotrain.data.sources.text import TextSource
@@ -54,13 +51,12 @@ class SourceSample:
     that cannot be read, with the reasons, ``doubts`` those of columns that are read as texts for
     now; ``rejected`` counts the records that cannot be, of which
     ``rejection`` is where the first is, and why.
-    ``is_whole`` is whether these are all records, and ``total`` is about how many there are.
+    ``is_whole`` is whether these are all records.
     """
 
     description: Mapping[str, Any]
     columns: Mapping[str, SampledColumn]
     records: int
-    total: int
     is_whole: bool
     left_out: Mapping[str, str] = field(default_factory=dict)
     doubts: Mapping[str, str] = field(default_factory=dict)
@@ -160,18 +156,22 @@ def _records(kind: str, url: str, first: InputFile) -> SourceSample:
 def _read(source: Source, left_out: Mapping[str, str]) -> SourceSample:
     """Records from all over the source."""
     schema = source.schema()
-    assert schema is not None  # files have one
     assert isinstance(source, TextSource | ParquetSource)
-    places = source.sampled()
+    assert schema is not None  # files have one
+    places, is_whole = source.sampled()
+    enough = _MOST_READ // len(places) // len(schema)
     most = min(_MOST_RECORDS, _MOST_VALUES // len(schema)) // len(places)
     chunks: dict[str, list[Any]] = {name: [] for name in schema}
     rejected: list[Rejected] = []
     read = kept = 0
-    share = 0.0
     for place in places:
-        batches, part = _read_of(source, schema, place, _MOST_READ // len(places) // len(schema))
+        batches: list[Batch] = []
+        for batch in source.read(place, schema):
+            batches.append(batch)
+            if sum(map(len, batches)) >= enough:
+                break
         count = sum(map(len, batches))
-        read, share = read + count, share + part
+        read += count
         rejected += [each for batch in batches for each in batch.rejected]
         for batch in batches:
             rows = pa.array(range(0, len(batch), -(-count // most) or 1), pa.int64())
@@ -186,25 +186,11 @@ def _read(source: Source, left_out: Mapping[str, str]) -> SourceSample:
             if each
         },
         records=kept,
-        total=max(read, round(read / share)),
-        is_whole=kept == read and isclose(share, 1),
+        is_whole=is_whole and kept == read,
         left_out=left_out,
         rejected=-(-len(rejected) * kept // max(1, read)),
         rejection=f"{rejected[0].place}: {rejected[0].reason}" if rejected else "",
     )
-
-
-def _read_of(
-    source: Source, schema: Schema, place: Sampled, most: int
-) -> tuple[list[Batch], float]:
-    """Up to about so many records of a place, and which share of all they are."""
-    batches: list[Batch] = []
-    for batch in source.read(place.description, schema):
-        batches.append(batch)
-        if sum(map(len, batches)) >= most:
-            size = int(batch.offsets[-1] - batches[0].offsets[0]) + 1
-            return batches, place.share * min(1.0, size / place.size)
-    return batches, place.share
 
 
 def _chunks(values: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -103,22 +103,6 @@ def some(names: Sequence[str]) -> str:
     return f"{len(names):,}, {names[0]} the first" if len(names) > 1 else names[0]
 
 
-class Sampled(NamedTuple):
-    """A part of a file that stands for all files: ``description`` is that of a fragment.
-
-    ``size`` is in the unit of offsets, ``share`` is that of all bytes.
-    """
-
-    file: InputFile
-    span: tuple[int, int]
-    size: int
-    share: float
-
-    @property
-    def description(self) -> Mapping[str, Any]:
-        return {"file": self.file, "span": self.span}
-
-
 def spread(items: Sequence[Any], most: int) -> list[Any]:
     """Up to so many of the items, the first and the last among them."""
     last = len(items) - 1
@@ -138,7 +122,7 @@ def fragment_of(file: InputFile, span: tuple[int, int], content: int) -> Fragmen
 
 
 def file_and_span(description: Mapping[str, Any]) -> tuple[InputFile, tuple[int, int]]:
-    """The file and the span of a fragment, from the description by ``fragment_of``."""
+    """The file and the span of a fragment, from its description."""
     start, end = description["span"]
     return InputFile(*description["file"]), (start, end)
 

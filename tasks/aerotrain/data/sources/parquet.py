@@ -24,7 +24,6 @@ from aerotrain.data.sources.batch import Batch, Fragment, SourceError
 from aerotrain.data.sources.declared import COLUMN_OPTIONS, check_columns
 from aerotrain.data.sources.file_source import (
     FileSource,
-    Sampled,
     file_and_span,
     fragment_of,
     power_of_2,
@@ -180,19 +179,17 @@ class ParquetSource(FileSource):
                         gap.largest = max(gap.largest, *ends)
         gaps.update({name: gap for name, gap in found.items() if name not in unsaid})
 
-    def sampled(self) -> list[Sampled]:
-        """Row groups from all over the files: data may be sorted."""
+    def sampled(self) -> tuple[Sequence[Mapping[str, Any]], bool]:
+        """Row groups from all over the files, and whether they are all: data may be sorted."""
         files = spread(self.files, _PLACES)
-        total = sum(file.size for file in self.files)
-        sampled = []
+        sampled, is_whole = [], len(files) == len(self.files)
         for file in files:
             with _opened(file) as parquet:
-                metadata = parquet.metadata
-            for group in spread(range(metadata.num_row_groups), -(-_PLACES // len(files))):
-                rows = metadata.row_group(group).num_rows
-                share = file.size / total * rows / max(1, metadata.num_rows)
-                sampled.append(Sampled(file, (group, group + 1), rows, share))
-        return sampled
+                groups = range(parquet.num_row_groups)
+            chosen = spread(groups, -(-_PLACES // len(files)))
+            sampled += [{"file": file, "span": (group, group + 1)} for group in chosen]
+            is_whole = is_whole and len(chosen) == len(groups)
+        return sampled, is_whole
 
     def _columns(self, file: InputFile, parquet: pq.ParquetFile) -> list[str]:
         """The columns to read of a file, except Hive partitions."""

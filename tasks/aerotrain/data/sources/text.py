@@ -24,7 +24,6 @@ from aerotrain.data.sources.batch import Batch, Fragment, Rejected, SourceError
 from aerotrain.data.sources.declared import COLUMN_OPTIONS, check_columns
 from aerotrain.data.sources.file_source import (
     FileSource,
-    Sampled,
     file_and_span,
     fragment_of,
     spread,
@@ -129,10 +128,10 @@ class TextSource(FileSource):
         inferred = Inferred()
         rejected: list[Rejected] = []
         counts: Counts = {}
-        for place in self.sampled():
-            self._look_at(place, counts, inferred, rejected)
+        for place in self.sampled()[0]:
+            self._look_at(*file_and_span(place), counts, inferred, rejected)
         for file in () if counts else self.files:  # these have no record; other files may
-            self._look_at(Sampled(file, (0, _SAMPLED_BYTES), 0, 0.0), counts, inferred, rejected)
+            self._look_at(file, (0, _SAMPLED_BYTES), counts, inferred, rejected)
             if counts:
                 break
         if not counts:
@@ -148,28 +147,28 @@ class TextSource(FileSource):
                 inferred.features[name] = self._most_frequent(name, counts[name])
         return inferred
 
-    def sampled(self) -> list[Sampled]:
-        """Lines from all over the files, of 4 MiB together: data may be sorted.
+    def sampled(self) -> tuple[Sequence[Mapping[str, Any]], bool]:
+        """Fragments from all over the files, of 4 MiB together, and whether they are all.
 
-        A compressed file can only be read from its start.
+        Data may be sorted. A compressed file can only be read from its start.
         """
         sizes = [file.size for file in self.files]
-        total = max(1, sum(sizes))
-        places = {(file, 0): file.size for file in spread(self.files, _PLACES)}
-        if total > _PLACES * _SAMPLED_BYTES:
-            ends = list(accumulate(sizes))
-            places = {}
-            for number in range(_PLACES):
-                position = number * (total - _SAMPLED_BYTES) // (_PLACES - 1)
-                file = self.files[place := bisect_right(ends, position)]
-                start = 0 if file.compression else position - ends[place] + file.size
-                places[file, start] = min(file.size, start + _SAMPLED_BYTES)
-        return [
-            Sampled(file, (0, file.size), self.content_bytes(file), file.size / total)
-            if file.compression
-            else Sampled(file, (start, end), end - start, (end - start) / total)
-            for (file, start), end in places.items()
-        ]
+        total = sum(sizes)
+        if total <= _PLACES * _SAMPLED_BYTES:
+            files = spread(self.files, _PLACES)
+            whole = [{"file": file, "span": (0, file.size)} for file in files]
+            return whole, len(files) == len(sizes)
+        ends = list(accumulate(sizes))
+        spans: dict[tuple[InputFile, int], int] = {}
+        for number in range(_PLACES):
+            position = number * (total - _SAMPLED_BYTES) // (_PLACES - 1)
+            file = self.files[place := bisect_right(ends, position)]
+            if file.compression:
+                spans[file, 0] = file.size
+            else:
+                start = position - ends[place] + file.size
+                spans[file, start] = min(file.size, start + _SAMPLED_BYTES)
+        return [{"file": file, "span": (start, end)} for (file, start), end in spans.items()], False
 
     def _no_record(self, rejected: list[Rejected]) -> SourceError:
         if rejected:
@@ -184,11 +183,16 @@ class TextSource(FileSource):
         )
 
     def _look_at(
-        self, place: Sampled, counts: Counts, inferred: Inferred, rejected: list[Rejected]
+        self,
+        file: InputFile,
+        span: tuple[int, int],
+        counts: Counts,
+        inferred: Inferred,
+        rejected: list[Rejected],
     ) -> None:
         """Add the types of the columns in a part of a file to ``counts``, and what is in doubt."""
-        file, (start, end), *_ = place
         self._check_format(file)
+        start, end = span
         header = self.header(file)
         end += len(",".join(header).encode())  # of which the first lines may be all
         block = next(self.blocks(file, start, min(file.size, end)), None)
