@@ -61,7 +61,7 @@ class Settings:
     )
     pass_env: str = _setting(
         "process: variables of Airflow's environment that replicas get in addition to those of "
-        "`warm_start.py`, separated by commas; `*` stands for any characters."
+        "`supervisor_client.py`, separated by commas; `*` stands for any characters."
     )
     image: str = _setting("kubernetes: the training image.")
     namespace: str = _setting("kubernetes: where the pods run.", "aerotrain")
