@@ -38,7 +38,7 @@ from aerotrain.contract.layout import JOB
 from aerotrain.contract.options import Option, options_of
 from aerotrain.contract.preparing import PlanArguments, PredictArguments
 from aerotrain.contract.replicas import Role
-from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_of
+from aerotrain.contract.steps import EvaluateArguments, ExportArguments, arguments_of, check_of
 from aerotrain.contract.strategy import TrainingOptions
 from aerotrain.contract.training import TrainArguments
 from aerotrain.contract.validation import LIMITS, Validated, default_of, field_type
@@ -183,7 +183,6 @@ def job_of(given: Namespace) -> Job:
         }
     if given.command in _OF_SOURCES and given.processes < 1:
         raise SpecError(f"processes must be 1 or more, got {given.processes}")
-    command.arguments.from_dict(arguments)
     job = Job.from_dict(
         {
             "name": given.command,
@@ -196,6 +195,7 @@ def job_of(given: Namespace) -> Job:
             **more,
         }
     )
+    arguments_of(job)
     if given.command != "check":
         return job
     if bool(given.source) == bool(given.data):
