@@ -178,7 +178,7 @@ def test_a_label_that_is_no_class_of_the_model_is_refused(check, tmp_path):
         check(model=model, prepare={"source": source})
 
 
-@pytest.mark.parametrize(("records", "refused"), [(None, True), (100, True), (96, False)])
+@pytest.mark.parametrize(("records", "refused"), [(None, True), (96, False)])
 def test_a_model_for_batches_of_one_size_is_refused_where_the_last_batch_is_smaller(
     check, digits, tmp_path, records, refused
 ):
@@ -216,9 +216,7 @@ def test_a_model_for_batches_of_one_size_is_refused_where_the_last_batch_is_smal
 @pytest.mark.parametrize(
     ("model", "more", "message"),
     [
-        ("own_step", {}, "OwnStep has a train_step of its own, .* override compute_loss"),
-        ("small", JUDGED, "the model of 'small' trains and is exported under 'parameter_server'"),
-        ("on_import", {}, "the model of 'on_import' trains and is exported under 'param"),
+        ("on_import", JUDGED, "the model of 'on_import' trains and is exported under 'param"),
         ("calling", {"jit_compile": True}, "jit_compile cannot be under 'parameter_server'"),
     ],
 )
@@ -337,9 +335,6 @@ def test_the_check_has_the_environment_of_the_chief_and_none_of_its_devices(digi
 
 
 def test_replicas_on_virtual_devices_are_tried_by_hand_and_leave_nothing(tmp_path):
-    options = ["--code", str(MODELS), "--source", "text", "--model", "text"]
-    with start_python(["-m", "aerotrain", "check", *options], tmp_path) as process:
-        assert "trains and is exported under 'one_device'" in process.communicate(timeout=60)[0]
     options = ["--code", str(MODELS), "--source", "tabular", "--model", "tabular"]
     options += ["--strategy", "multi_worker_mirrored", "--workers", "1"]
     with start_python(["-m", "aerotrain", "check", *options], tmp_path) as process:

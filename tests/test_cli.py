@@ -99,11 +99,8 @@ def test_every_command_describes_its_flags(command, capsys):
     assert "--store" in capsys.readouterr().out
 
 
-def test_two_commands_have_different_runs() -> None:
+def test_two_commands_are_different_runs_and_launches_for_the_lease() -> None:
     assert parse(TRAIN).run != parse(TRAIN).run
-
-
-def test_two_commands_are_different_launches_for_the_lease() -> None:
     words = [sys.executable, "-c", "from aerotrain.standalone import ATTEMPT; print(ATTEMPT)"]
     other = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert other.strip() != ATTEMPT
@@ -122,12 +119,12 @@ def read_part(part):
 """
 
 
-def prepare_of(folder: Path, does: str, processes: int = 2) -> "subprocess.Popen[str]":
+def prepare_of(folder: Path, does: str) -> "subprocess.Popen[str]":
     """``aerotrain prepare`` of the source above, with ``folder/tmp`` for temporary files."""
     (folder / "tmp").mkdir()
     (folder / "parts.py").write_text(SOURCE.format(does=does))
     words = ["--code", str(folder), "--store", (folder / "store").as_uri(), "--run", "r"]
-    words += ["--processes", str(processes)]
+    words += ["--processes", "2"]
     return start([*AEROTRAIN, "prepare", "parts", *words], folder, {"TMPDIR": str(folder / "tmp")})
 
 
@@ -139,11 +136,10 @@ def assert_nothing_left(folder: Path) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_signal_ends_prepare_and_leaves_nothing(tmp_path, number, processes):
+def test_a_signal_ends_prepare_and_leaves_nothing(tmp_path, number):
     does = "print('reads', flush=True); time.sleep(600)"
-    with prepare_of(tmp_path, does, processes) as process:
+    with prepare_of(tmp_path, does) as process:
         read_until(process, "reads")
         process.send_signal(number)
         code = process.wait(30)
@@ -212,7 +208,7 @@ def replicas_of(folder: Path, **does: Any) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("does", "code"), [("crash", 65), ("fail_for_now", 75), ("vanish", 75)])
+@pytest.mark.parametrize(("does", "code"), [("crash", 65), ("fail_for_now", 75)])
 def test_several_replicas_end_with_the_kind_of_the_failure(tmp_path, does, code):
     with replicas_of(tmp_path, chief="serve", worker=does, ps="serve") as process:
         said = process.communicate(timeout=120)[0]
@@ -236,16 +232,6 @@ def test_a_lost_data_worker_is_restarted_by_hand_too(tmp_path):
         said = process.communicate(timeout=120)[0]
     assert process.returncode == ExitCode.OK, said
     assert "input-0 was ended by signal 9; it is restarted" in said
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("does", ["fail", "vanish"])
-def test_a_data_worker_that_would_fail_again_ends_the_command(tmp_path, does):
-    roles = {"chief": "serve", "worker": "serve", "ps": "serve", "dispatcher": "serve"}
-    with replicas_of(tmp_path, **roles, input=does) as process:
-        said = process.communicate(timeout=120)[0]
-    assert process.returncode == (ExitCode.FINAL if does == "fail" else ExitCode.TEMPORARY), said
-    assert said.count("it is restarted") == (0 if does == "fail" else 3)
 
 
 @pytest.mark.process
@@ -307,16 +293,6 @@ def test_a_model_is_prepared_trained_on_several_replicas_and_exported_by_hand(tm
     words = ["--model", "serving", "--keep", '["label"]', "--code", str(DIGITS), *store]
     said = aerotrain(tmp_path, "predict", "digits", *words, forked=True)
     assert re.search(r"finalized file:.*/predictions/\w+: 1,797 predictions", said)
-
-
-@pytest.mark.process
-def test_the_failure_of_a_replica_ends_the_others_and_is_named(tmp_path, digits):
-    where = ["--store", tmp_path.as_uri(), "--data", digits.data, "--code", str(MODELS)]
-    words = ["--model", "nothing", "--strategy", "parameter_server", "--workers", "1"]
-    with start([*AEROTRAIN, "train", *where, *words], tmp_path) as process:
-        said = process.communicate(timeout=120)[0]
-    assert process.returncode == ExitCode.FINAL, said
-    assert said.splitlines()[-1].startswith("error: chief exited with 65: there is no module")
 
 
 @pytest.mark.process

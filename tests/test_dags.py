@@ -179,6 +179,14 @@ def test_a_step_that_takes_an_exported_version_refuses_the_output_of_another_one
         evaluate(version, table, model_format="onnx")
 
 
+def test_a_misspelt_argument_of_a_step_is_an_error_of_the_dag_file() -> None:
+    with DAG("misspelt", schedule=None):
+        with pytest.raises(SpecError, match="evaluate has no argument 'basline', did you mean 'ba"):
+            evaluate("s3://b/m", "s3://b/data", basline="serving")
+        with pytest.raises(SpecError, match="prepare has no argument 'keys', did you mean 'key'"):
+            prepare("flats", keys=["flat"])
+
+
 def test_a_pipeline_prepares_two_data_sets_in_groups_of_their_own() -> None:
     with DAG("two", schedule=None) as two:
         prepare("houses")

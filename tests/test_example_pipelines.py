@@ -5,8 +5,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 
@@ -102,22 +100,3 @@ def test_flats_daily_refuses_a_worse_model_of_a_single_day(bag: DagBag, tmp_path
     evaluate.run(pipeline.replica("evaluate", "good", model=good, data=data, **gate))
     with pytest.raises(FinalError, match=r"accuracy is .* of the baseline: worse by"):
         evaluate.run(pipeline.replica("evaluate", "bad", model=bad, data=data, **gate))
-
-
-@pytest.mark.usefixtures("models")
-def test_copies_of_records_in_training_and_test_are_named(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, data="")
-    flats = pq.read_table(DATA / "flats.parquet")
-    twice = pa.concat_tables([flats, flats])
-    flat = pa.array([f"flat {each}" for each in range(twice.num_rows)])
-    pq.write_table(
-        twice.set_column(twice.schema.get_field_index("flat"), "flat", flat),
-        tmp_path / "twice.parquet",
-    )
-    source = {"kind": "parquet", "url": (tmp_path / "twice.parquet").as_uri()}
-    data = prepare(pipeline.store, tmp_path / "scratch", source, key=["flat"])
-    model = training.run(pipeline.replica("train", "r", model="flats", data=data, epochs=1))
-    replica = pipeline.replica("evaluate", "r", model=model, data=data, thresholds={"accuracy": 0})
-    evaluate.run(replica)
-    warnings = json.loads(open_store(replica.job.prefix).get(METRICS))["warnings"]
-    assert any("of the training are also in the split 'test'" in each for each in warnings)

@@ -9,7 +9,7 @@ from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.store import Store, open_store
-from aerotrain_airflow.steps import watched
+from aerotrain_airflow.steps import new_files
 from aerotrain_airflow.steps.new_files import CLAIM_SECONDS, PATIENCE, NewFiles, WatchedPrefix
 
 
@@ -92,8 +92,8 @@ def test_of_two_watchers_one_reports_a_file_and_the_other_one_if_it_has_ended(
 def test_an_event_names_all_folders_and_further_ones_are_in_the_next_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "MOST_FOLDERS", 2)
-    monkeypatch.setattr(watched, "MOST_NAMES", 3)
+    monkeypatch.setattr(new_files, "MOST_FOLDERS", 2)
+    monkeypatch.setattr(new_files, "MOST_NAMES", 3)
     store = open_store(tmp_path.as_uri())
     for name in ("1/a", "1/b", "2/c", "2/d", "3/e"):
         store.put(f"table/{name}", b"1")
@@ -114,7 +114,7 @@ def test_a_trigger_waits_for_its_store_and_reports_again_what_airflow_did_not_st
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AIRFLOW__AEROTRAIN__STORE", tmp_path.as_uri())
-    monkeypatch.setattr(watched, "CLAIM_SECONDS", 0.1)
+    monkeypatch.setattr(new_files, "CLAIM_SECONDS", 0.1)
     open_store(tmp_path.as_uri()).put("table/dt=1/a", b"1")
     in_the_way = tmp_path / "watched"  # a file in the place of a folder
     in_the_way.touch()

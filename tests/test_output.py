@@ -6,7 +6,7 @@ import pytest
 
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.launch.backend import LogLine, log_line
-from aerotrain.launch.output import Listener
+from aerotrain.launch.driver import Listener
 
 CHIEF, PS = ReplicaName(Role.CHIEF, 0), ReplicaName(Role.PS, 0)
 

@@ -7,7 +7,7 @@ import pytest
 from airflow.providers_manager import ProvidersManager
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.launch.process.warm_start import passed
+from aerotrain.launch.process.supervisor_client import passed
 from aerotrain.supervisor.fork_rules import _READ_BY_IMPORTS, NEVER_WITH
 from aerotrain_airflow.operators.credentials import replica_base_environment
 from aerotrain_airflow.settings import Settings

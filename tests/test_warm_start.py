@@ -16,8 +16,7 @@ import pytest
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.launch.process.folder import JobFolder
-from aerotrain.launch.process.supervisor_client import SupervisorClient
-from aerotrain.launch.process.warm_start import ForkServer
+from aerotrain.launch.process.supervisor_client import ForkServer, SupervisorClient
 from aerotrain.store import open_store
 from aerotrain.supervisor.fork_rules import NEVER_WITH, may_fork
 from support.live_sets import end_fork_server, process_launcher, replica_environment

@@ -7,15 +7,22 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.validation import Limits, Validated
 
 #: The section of Airflow's configuration.
 SECTION = "aerotrain"
 
 #: The launchers (``choose_launcher``); the first is the default.
 LAUNCHERS = ("process", "kubernetes")
+
+_StoreUrl = Annotated[
+    str, Limits(pattern="(s3://|file:///).*", form="s3://bucket/prefix or file:///folder")
+]
+
+_LauncherName = Annotated[str, Limits(choices=LAUNCHERS)]
 
 
 def listed(names: str) -> list[str]:
@@ -29,16 +36,20 @@ def _setting(description: str, default: str | bool | Callable[[Path], str] = "")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Validated):
     """The ``[aerotrain]`` section, read once per task."""
 
-    store: str = _setting(
+    TITLE: ClassVar = "[aerotrain]"
+
+    store: _StoreUrl = _setting(  # noqa: RUF009 -- it returns a field
         "The store of all pipelines: s3://bucket/prefix or file:///folder. Default: store next to "
         "the DAGs folder.",
         lambda home: (home / "store").as_uri(),
     )
     store_conn_id: str = _setting("The AWS connection for an s3:// store.", "store")
-    launcher: str = _setting(f"Where replicas run: {', '.join(LAUNCHERS)}.", LAUNCHERS[0])
+    launcher: _LauncherName = _setting(  # noqa: RUF009 -- as above
+        f"Where replicas run: {', '.join(LAUNCHERS)}.", LAUNCHERS[0]
+    )
     allowed_launchers: str = _setting(
         "Other launchers that a run may choose by its param `launcher`, separated by commas. "
         "With `process`, all who may trigger a run choose that its code runs on Airflow's worker."
@@ -61,7 +72,7 @@ class Settings:
     )
     pass_env: str = _setting(
         "process: variables of Airflow's environment that replicas get in addition to those of "
-        "`warm_start.py`, separated by commas; `*` stands for any characters."
+        "`supervisor_client.py`, separated by commas; `*` stands for any characters."
     )
     image: str = _setting("kubernetes: the training image.")
     namespace: str = _setting("kubernetes: where the pods run.", "aerotrain")
@@ -104,17 +115,6 @@ class Settings:
             "launcher": values["launcher"] if launcher is None else launcher,
         }
         settings = cls(**values)
-        if not settings.store.startswith(("s3://", "file:///")):
-            raise FinalError(
-                f"[aerotrain] store is {settings.store!r}; write s3://bucket/prefix or "
-                "file:///folder"
-            )
-        if settings.launcher not in LAUNCHERS:
-            raise FinalError(
-                f"there is no launcher {settings.launcher!r}"
-                f"{nearest(settings.launcher, LAUNCHERS)}; "
-                f"the launchers are {', '.join(LAUNCHERS)}"
-            )
         if settings.launcher not in allowed:
             raise FinalError(
                 f"this run asks for the launcher {settings.launcher!r}, and this Airflow allows "

@@ -12,10 +12,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
-from aerotrain.contract.errors import FinalError, SupersededError, TemporaryError
+from aerotrain.contract.errors import FinalError, SpecError, SupersededError, TemporaryError
 from aerotrain.contract.layout import LEASE
+from aerotrain.contract.validation import Validated, read
 from aerotrain.store import ChangedError, ExistsError, MissingError, Store
 
 #: Seconds between two renewals, and seconds without a renewal after which another launch may take
@@ -29,11 +30,13 @@ _LONGEST = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeaseRecord:
+class LeaseRecord(Validated):
     """The lease's content: ``holder`` is one process, ``attempt`` its launch, ``place`` its host.
 
     ``restarts`` is the restart count of the chief in its launch.
     """
+
+    TITLE: ClassVar = "a lease"
 
     holder: str
     attempt: str
@@ -51,16 +54,12 @@ class LeaseRecord:
             FinalError: the content is not a claim.
         """
         try:
-            data = dict(json.loads(text))
-            claim = cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
-            if not isinstance(claim.token, int) or not isinstance(claim.restarts, int):
-                raise TypeError("a token and a restart count are whole numbers")
-        except (ValueError, TypeError) as error:
+            return read(cls, json.loads(text), strict=False)
+        except (ValueError, SpecError) as error:
             raise FinalError(
                 f"{url} is no lease of a training ({error}); see that none trains there, and "
                 "delete it"
             ) from error
-        return claim
 
     def __str__(self) -> str:
         return f"launch {self.attempt} on {self.place}"

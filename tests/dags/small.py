@@ -128,7 +128,6 @@ reusing = one_job(
     reuse=RunParam("reuse"),
 )
 skipping = one_job("skipping", skip_key="scratch")
-with_deadline = one_job("with_deadline", job={"deadlines": {"run": 1}})
 with_min_workers = one_job("with_min_workers", job={"min_workers": 1})
 swept_by_hparams = swept()
 well_described = checked("well_described")
@@ -137,4 +136,3 @@ misspelt_argument = checked("misspelt_argument", eppochs=1)
 misspelt_metric = checked(
     "misspelt_metric", code=MODELS, source="text", model="text", metric="acuracy"
 )
-untrainable = checked("untrainable", code=MODELS, source="text", model="text", batch_size=31)

@@ -20,8 +20,7 @@ from aerotrain.launch.backend import LogLine
 from aerotrain.launch.decision import Ended
 from aerotrain.launch.launcher import Launcher
 from aerotrain.launch.process.backend import ProcessBackend, ProcessPlan
-from aerotrain.launch.process.supervisor_client import holder_of
-from aerotrain.launch.process.warm_start import ForkServer
+from aerotrain.launch.process.supervisor_client import ForkServer, holder_of
 from aerotrain.supervisor.processes import send
 
 __all__ = ["Live", "process_launcher", "processes_of", "replica_environment", "replica_pid", "task"]

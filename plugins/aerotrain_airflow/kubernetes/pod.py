@@ -10,7 +10,7 @@ from aerotrain.contract.errors import TERMINATION_LOG, SpecError, TerminationMes
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Resources, Role
 from aerotrain.contract.steps import GRPC_PORT, REST_PORT, SERVED, SIDECAR_MODEL
-from aerotrain.launch.deadlines import heartbeat_timeout
+from aerotrain.launch.restart_policy import heartbeat_timeout
 from aerotrain_airflow.kubernetes.identity import (
     CONTAINER,
     INDEX_LABEL,

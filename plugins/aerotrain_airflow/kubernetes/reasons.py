@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from aerotrain.contract.status import Failure, State
-from aerotrain.launch.deadlines import MORE_TIME
+from aerotrain.launch.restart_policy import MORE_TIME
 
 
 class Field(StrEnum):

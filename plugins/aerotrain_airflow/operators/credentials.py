@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from logging import getLogger
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.launch.process.warm_start import passed
+from aerotrain.launch.process.supervisor_client import passed
 from aerotrain.store import Store, open_store
 from aerotrain_airflow.settings import Settings, listed
 

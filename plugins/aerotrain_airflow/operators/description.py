@@ -11,9 +11,8 @@ from airflow.sdk import BaseOperator, Context
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.job import Job
 from aerotrain.contract.layout import job_name, path_segment
-from aerotrain.contract.options import check_strategy
 from aerotrain.contract.replicas import Role
-from aerotrain.contract.steps import ARGUMENTS
+from aerotrain.contract.steps import arguments_of
 from aerotrain.launch.history import with_fewer_workers
 from aerotrain.user_code import publish_code
 from aerotrain_airflow.goodput import events_of_earlier_attempts
@@ -48,9 +47,7 @@ def describe(
             "arguments": {**given, **arguments},
         }
     )
-    checked = ARGUMENTS.get(described.module)
-    if checked is not None:
-        check_strategy(checked.from_dict(described.arguments), described.strategy)
+    arguments_of(described)
     return described
 
 

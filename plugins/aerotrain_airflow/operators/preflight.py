@@ -10,8 +10,7 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 from aerotrain.contract.errors import FinalError, SpecError, TemporaryError, counted
 from aerotrain.contract.job import Job
 from aerotrain.contract.layout import job_name, path_segment
-from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.steps import check_of
+from aerotrain.contract.steps import arguments_of, check_of
 from aerotrain.store import probe
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.operators.description import check_run, describe, with_code_published
@@ -205,7 +204,7 @@ def _check_shards(jobs: Sequence[Job]) -> None:
     readers = max((job.count(job.reader) for job in jobs), default=0)
     for job in jobs:
         if job.module == _PLAN:
-            shards = PlanArguments.from_dict(job.arguments).shards
+            shards = arguments_of(job).shards
             if shards < readers:
                 raise SpecError(
                     f"{counted(shards, 'shard')} cannot be shared by {readers} readers, for "

@@ -29,7 +29,7 @@ from aerotrain.contract.layout import (
     VERSIONS,
     reuse_key,
 )
-from aerotrain.contract.steps import EvaluateArguments
+from aerotrain.contract.steps import arguments_of
 from aerotrain.serving.alias import served_number
 from aerotrain.store import MANIFEST, MissingError
 from aerotrain_airflow.operators.credentials import store_of
@@ -79,7 +79,7 @@ def _packages(settings: Settings) -> list[Any] | None:
 def _reads_served(job: Job) -> bool:
     """Whether the result depends on which version is served."""
     if job.module == "aerotrain.evaluation.evaluate":
-        evaluation = EvaluateArguments.from_dict(job.arguments)
+        evaluation = arguments_of(job)
         return evaluation.compares and evaluation.baseline == SERVING
     return job.arguments.get("start_from") == SERVING
 

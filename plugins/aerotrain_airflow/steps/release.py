@@ -15,7 +15,7 @@ from typing import Any
 from airflow.sdk import XComArg
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.gate import SERVING, Choice, RuleKind
+from aerotrain.contract.gate import RuleKind
 from aerotrain.contract.steps import Format
 from aerotrain_airflow.kubernetes.pod import server_pod
 from aerotrain_airflow.kubernetes.template import merge
@@ -25,8 +25,8 @@ from aerotrain_airflow.operators.release import (
     PromoteOperator,
     RollbackOperator,
 )
-from aerotrain_airflow.params import REUSE, WHERE, RunParam
-from aerotrain_airflow.steps.training import PodTemplate, chief
+from aerotrain_airflow.params import REUSE, RunParam
+from aerotrain_airflow.steps.training import PodTemplate, one_job
 
 
 def at_least(metric: str, bound: Any, **others: Any) -> dict[str, Any]:
@@ -60,29 +60,20 @@ def evaluate(
     *,
     metric: str = "accuracy",
     gate: Sequence[Mapping[str, Any]] | None = None,
-    baseline: str = SERVING,
-    first_run: str | None = None,
-    leakage: str = Choice.ACCEPT.value,
-    on_fail: str = "fail",
-    group: str | None = None,
     model_format: str | None = None,
     task_id: str = "evaluate",
-    environment: Mapping[str, str] | None = None,
-    pod: PodTemplate | None = None,
     **other: Any,
 ) -> XComArg:
     """Evaluate the model on every record of the test split, and refuse it by the rules of ``gate``.
 
-    Without ``gate``, the only rule is that ``metric`` is at least the run's ``threshold``.
-    ``no_worse`` compares with ``baseline``: the
-    version that this pipeline serves, or the URL of one. While there is none, ``first_run``
-    decides: ``accept`` or ``refuse``. ``leakage`` decides in the same way of a model with a column
-    that alone predicts the label, of which there is a warning otherwise. ``group`` is a column of
-    which equal values belong together, such as a user's id. A refused model fails the task; with
-    ``on_fail="skip"`` the task and later ones are skipped, and the run succeeds. With
-    ``model_format``, such as ``litert``, ``model`` is what ``export`` returned, and the version is
-    judged in this format. ``environment`` is as for ``train``; ``pod`` is the template of the
-    step's only pod. ``other`` are arguments of Airflow's operators.
+    Without ``gate``, the only rule is that ``metric`` is at least the run's ``threshold``. A
+    refused model fails the task; with ``on_fail="skip"`` the task and later ones are skipped, and
+    the run succeeds. With ``model_format``, such as ``litert``, ``model`` is what ``export``
+    returned, and the version is judged in this format.
+
+    ``other`` are arguments of ``aerotrain.contract.steps.EvaluateArguments``, such as ``baseline``,
+    ``first_run``, ``group`` and ``leakage``; ``environment``, as for ``train``; ``pod``, the
+    template of the step's only pod; and arguments of Airflow's operators.
 
     Returns:
         The metrics by name.
@@ -90,28 +81,9 @@ def evaluate(
     if model_format is not None:
         _check_exported("evaluate with model_format", model, model_format)
     rules = [at_least(metric, RunParam("threshold"))] if gate is None else list(gate)
-    return JobOperator(
-        task_id=task_id,
-        skip_key="skipped",
-        **WHERE,
-        **REUSE,
-        **other,
-        job={
-            "module": "aerotrain.evaluation.evaluate",
-            "replicas": [chief(environment, pod)],
-            "arguments": {
-                "model": model,
-                "data": data,
-                "model_format": model_format,
-                "gate": rules,
-                "baseline": baseline,
-                "first_run": first_run,
-                "leakage": leakage,
-                "on_fail": on_fail,
-                "group": group,
-            },
-        },
-    ).output
+    arguments = {"model": model, "data": data, "model_format": model_format, "gate": rules}
+    module = "aerotrain.evaluation.evaluate"
+    return one_job(task_id, module, arguments, other, skip_key="skipped", **REUSE)
 
 
 def approve(metrics: XComArg, *, task_id: str = "approve", **other: Any) -> ModelApprovalOperator:
@@ -130,68 +102,31 @@ def approve(metrics: XComArg, *, task_id: str = "approve", **other: Any) -> Mode
 
 
 def export(
-    model: XComArg | str,
-    data: XComArg | str,
-    *,
-    keras_file: bool = True,
-    records: int | None = 64,
-    formats: Sequence[str] = (),
-    quantize: str | None = None,
-    format_tolerance: float | None = None,
-    task_id: str = "export",
-    environment: Mapping[str, str] | None = None,
-    pod: PodTemplate | None = None,
-    **other: Any,
+    model: XComArg | str, data: XComArg | str, *, task_id: str = "export", **other: Any
 ) -> XComArg:
     """Publish the model as the next version for TensorFlow Serving, after checking it.
 
     In another process, the exported model must give the predictions of the trained one for the
-    first ``records`` records of the test split, or for all of them if it is None. With
-    ``keras_file``, the version also has ``model.keras``: the model without its transform.
+    first ``records`` records of the test split. With ``keras_file``, the version also has
+    ``model.keras``: the model without its transform. ``formats``, of ``litert`` and ``onnx``, add
+    the model and its transform in these formats, which need the extras of their names.
 
-    ``formats``, of ``litert`` and ``onnx``, add the model and its transform in these formats, each
-    verified on the first of these records, up to 256 MiB, in its own runtime; ``quantize="int8"``
-    quantizes them. ``format_tolerance`` is the accepted difference of predictions: of each value
-    0.0001, absolute or relative; of a quantized model in the mean 0.05 of the range of an output.
-    They need the extras of their names. ``environment`` is as for ``train``; ``pod`` is the
-    template of the step's only pod. ``other`` are arguments of Airflow's operators, such as
-    ``outlets``.
+    ``other`` are these and other arguments of ``aerotrain.contract.steps.ExportArguments``, and
+    ``environment``, ``pod`` and arguments of Airflow's operators, as for ``evaluate``.
 
     Returns:
         The URL of the version.
     """
-    return JobOperator(
-        task_id=task_id,
-        **WHERE,
-        **REUSE,
-        **other,
-        job={
-            "module": "aerotrain.serving.export",
-            "replicas": [chief(environment, pod)],
-            "arguments": {
-                "model": model,
-                "data": data,
-                "keras_file": keras_file,
-                "records": records,
-                "formats": list(formats),
-                "quantize": quantize,
-                "format_tolerance": format_tolerance,
-            },
-        },
-    ).output
+    arguments = {"model": model, "data": data}
+    return one_job(task_id, "aerotrain.serving.export", arguments, other, **REUSE)
 
 
 def serve_check(
     version: XComArg | str,
     *,
     image: str | None = None,
-    command: Sequence[str] = (),
-    rate: float = 50.0,
-    seconds: float = 5.0,
-    p99: float | None = None,
-    task_id: str = "serve_check",
-    environment: Mapping[str, str] | None = None,
     pod: PodTemplate | None = None,
+    task_id: str = "serve_check",
     **other: Any,
 ) -> XComArg:
     """Start a server with the version that ``export`` returned, and check it before ``promote``::
@@ -204,32 +139,17 @@ def serve_check(
     ``p99`` milliseconds.
 
     On Kubernetes, the server is a sidecar container of ``image`` with TensorFlow Serving's command
-    line, which needs Kubernetes 1.29 or later. Elsewhere, or without an image,
-    ``command`` starts it: the words of ``aerotrain.contract.steps.ServeCheckArguments``.
-    Without both, it is the server for development. ``environment`` is as for ``train``; ``pod`` is
-    the template of the step's only pod. ``other`` are arguments of Airflow's operators.
+    line, which needs Kubernetes 1.29 or later. Elsewhere, or without an image, ``command`` starts
+    it. Without both, it is the server for development. ``other`` are arguments of
+    ``aerotrain.contract.steps.ServeCheckArguments``, such as these, and ``environment`` and
+    arguments of Airflow's operators, as for ``evaluate``.
 
     Returns:
         The latencies by name.
     """
     _check_exported("serve_check", version)
-    sidecar = server_pod(image) if image else {}
-    return JobOperator(
-        task_id=task_id,
-        **WHERE,
-        **other,
-        job={
-            "module": "aerotrain.serving.serve_check",
-            "replicas": [chief(environment, merge(sidecar, pod or {}))],
-            "arguments": {
-                "version": version,
-                "command": list(command),
-                "rate": rate,
-                "seconds": seconds,
-                "p99": p99,
-            },
-        },
-    ).output
+    other["pod"] = merge(server_pod(image) if image else {}, pod or {})
+    return one_job(task_id, "aerotrain.serving.serve_check", {"version": version}, other)
 
 
 def promote(
@@ -276,7 +196,7 @@ def _check_exported(step: str, version: XComArg | str, model_format: str | None 
         return
     if task.job["module"] != "aerotrain.serving.export":
         raise SpecError(f"{step} takes what export returns, and got that of {task.task_id!r}")
-    formats = [Format.SAVEDMODEL.value, *task.job["arguments"]["formats"]]
+    formats = [Format.SAVEDMODEL.value, *task.job["arguments"].get("formats", ())]
     if model_format is not None and model_format not in formats:
         raise SpecError(
             f"{step} is to judge {model_format!r}, and {task.task_id!r} exports "

@@ -1,12 +1,14 @@
 """The steps that read a source by partitions, to prepare or to predict, and that train a model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from inspect import signature
 from typing import Any
 
 from airflow.sdk import BaseOperator, TaskGroup, XComArg
 
+from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.steps import ARGUMENTS
 from aerotrain_airflow.operators.job import JobOperator
 from aerotrain_airflow.operators.preflight import PreflightOperator
 from aerotrain_airflow.params import (
@@ -56,8 +58,13 @@ def replicas_of_training(
     ]
 
 
-#: The names of the arguments of Airflow's operators.
-_OPERATOR = frozenset(signature(BaseOperator.__init__).parameters)
+#: The names of the arguments of Airflow's operators, and of those of ``JobOperator`` that say how.
+_OPERATOR = frozenset(
+    {
+        *signature(BaseOperator.__init__).parameters,
+        *("launcher", "reuse", "dry_run", "deferrable"),
+    }
+)
 
 
 def by_partitions(
@@ -104,12 +111,42 @@ def by_partitions(
     return plan, finalize.output
 
 
-def separated(other: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of a step's own, and those of Airflow's operators."""
+def separated(module: str, other: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of a module, and those of Airflow's operators.
+
+    Raises:
+        SpecError: one is neither; the message has the nearest name.
+    """
+    known = [each.name for each in fields(ARGUMENTS[module])]  # type: ignore[arg-type]
+    for name in other:
+        if name not in _OPERATOR and name not in known:
+            raise SpecError(
+                f"{ARGUMENTS[module].TITLE} has no argument {name!r}"
+                f"{nearest(name, [*known, *_OPERATOR])}; it has {', '.join(known)}, and those of "
+                "Airflow's operators"
+            )
     return (
         {name: each for name, each in other.items() if name not in _OPERATOR},
         {name: each for name, each in other.items() if name in _OPERATOR},
     )
+
+
+def one_job(
+    task_id: str,
+    module: str,
+    arguments: Mapping[str, Any],
+    other: Mapping[str, Any],
+    **operator: Any,
+) -> XComArg:
+    """The output of a task that runs one replica, with ``other`` arguments of a step."""
+    other = dict(other)
+    replica = chief(other.pop("environment", None), other.pop("pod", None))
+    own, more = separated(module, other)
+    return JobOperator(
+        task_id=task_id,
+        **{**WHERE, **operator, **more},
+        job={"module": module, "replicas": [replica], "arguments": {**arguments, **own}},
+    ).output
 
 
 _PARTITION_DOC = (
@@ -145,7 +182,7 @@ def prepare(
     Returns:
         The URL of the data set.
     """
-    rules, operator = separated(other)
+    rules, operator = separated("aerotrain.data.prepare.plan", other)
     plan_arguments: dict[str, Any] = {
         "source": _described(source),
         "shards": RunParam("shards"),
@@ -192,7 +229,7 @@ def predict(
     Returns:
         The URL of a folder of Parquet files with one row for each record.
     """
-    rules, operator = separated(other)
+    rules, operator = separated("aerotrain.prediction.plan", other)
     arguments = {
         "model": model,
         "source": _described(source),

@@ -10,7 +10,7 @@ from typing import Any
 
 from aerotrain.contract.curves import Curves
 from aerotrain.contract.layout import CARD, CURVES, METRICS, RUN_LOG
-from aerotrain.contract.training import TrainArguments
+from aerotrain.contract.steps import arguments_of
 from aerotrain.data.dataset import as_numbers
 from aerotrain.serving.versions import model_name
 from aerotrain.store import MissingError
@@ -147,7 +147,7 @@ def _params(output: TaskOutput) -> dict[str, str]:
     """The options of a training and the counts of its replicas, by names with the task's."""
     task = output.task
     job = describe(task, task.job, task.arguments, {"ti": output.ti}, output.settings)
-    options = asdict(TrainArguments.from_dict(job.arguments))
+    options = asdict(arguments_of(job))
     hparams = {f"hparams.{name}": each for name, each in options.pop("hparams").items()}
     counts = {f"replicas.{each.role}": each.count for each in job.replicas}
     found = {**options, **hparams, **counts, "strategy": job.strategy}

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.gate import SERVING, Choice, Rule, RuleKind, check_gate
 from aerotrain.contract.job import Deadlines, Job, Restarts
+from aerotrain.contract.options import check_strategy
 from aerotrain.contract.preparing import (
     FinalizeArguments,
     PartitionArguments,
@@ -289,3 +290,16 @@ ARGUMENTS: Mapping[str, type[Validated]] = {
     "aerotrain.prediction.partition": PredictPartitionArguments,
     "aerotrain.prediction.finalize": PredictFinalizeArguments,
 }
+
+
+def arguments_of(job: Job) -> Any:
+    """The arguments of a job, checked also for its strategy; None if its module is the user's own.
+
+    Raises:
+        SpecError: they are not accepted; the message says what was expected.
+    """
+    if (owner := ARGUMENTS.get(job.module)) is None:
+        return None
+    arguments = owner.from_dict(job.arguments)
+    check_strategy(arguments, job.strategy)
+    return arguments

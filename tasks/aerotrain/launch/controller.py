@@ -12,12 +12,6 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation, State, job_state
-from aerotrain.launch.deadlines import (
-    Deadline,
-    deadlines,
-    heartbeat_timeout,
-    missed,
-)
 from aerotrain.launch.decision import (
     Decision,
     Ended,
@@ -30,11 +24,15 @@ from aerotrain.launch.decision import (
 from aerotrain.launch.history import History
 from aerotrain.launch.restart_policy import (
     MISSES_A_PEER,
+    Deadline,
     Remedy,
     RestartVerdict,
+    deadlines,
+    heartbeat_timeout,
     judge,
     kind_of,
     memory_factor,
+    missed,
     not_before,
     replicas_to_restart,
 )

@@ -1,11 +1,11 @@
 """The restart policy: whether a replica is restarted after a failure, with which others, and when.
 
 Airflow's retries are the outer layer. What is final here would fail the same way there; if only the
-restart budget is used up, another attempt may help.
+restart budget is used up, another attempt may help. All time limits of a group are here, too.
 """
 
 import signal
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,7 +13,8 @@ from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, Restarts
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain.contract.status import Failure, Observation
+from aerotrain.contract.status import Failure, Observation, State
+from aerotrain.launch.decision import Observations
 from aerotrain.launch.history import is_alike
 
 #: The number of failures in a row with the same message at the same step after which the program
@@ -202,3 +203,76 @@ def replicas_to_restart(job: Job, failed: Collection[ReplicaName]) -> frozenset[
 def _row_of(job: Job, role: Role) -> Row:
     topologies = (Topology.of(job), Topology.ANY)
     return next(row for row in MATRIX if row.role is role and row.topology in topologies)
+
+
+#: What to do about a job that takes too long.
+MORE_TIME = "increase deadlines.run, or use more replicas"
+
+#: The number of replicas whose reasons for waiting are in the message.
+_NAMED = 3
+
+#: Seconds within which replicas must begin to wait to count as started together.
+_ONE_START = 60.0
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A time of ``time.time()``, the message for when it passes, and the replicas not yet started.
+
+    If there are such replicas, only an observation made after that time tells whether it was met.
+    """
+
+    at: float
+    message: str
+    waiting: Sequence[ReplicaName] = ()
+
+
+def deadlines(job: Job, seen: Observations, created: float, until: float | None) -> list[Deadline]:
+    """The deadlines of a group that was created at ``created``, earliest first.
+
+    ``until`` is the end of the task's own timeout. All are times of ``time.time()``.
+    """
+    return sorted(_deadlines(job, seen, created, until), key=lambda each: each.at)
+
+
+def missed(limits: Iterable[Deadline], now: float, looked: float) -> Deadline | None:
+    """The first deadline that was certainly missed; ``looked`` is the time of the observation."""
+    passed = (each for each in limits if each.at <= now)
+    return next((each for each in passed if not each.waiting or looked >= each.at), None)
+
+
+def _deadlines(
+    job: Job, seen: Observations, created: float, until: float | None
+) -> Iterator[Deadline]:
+    yield Deadline(
+        created + job.deadlines.run,
+        f"{job.name} ran for longer than its deadline of {job.deadlines.run:.0f} s; {MORE_TIME}",
+    )
+    if until is not None:
+        yield Deadline(until, f"{job.name} ran for longer than its task's execution_timeout")
+    since = {
+        name: each.waits_since
+        for name, each in seen.items()
+        if each.state is State.PENDING and each.waits_since is not None
+    }
+    if since:
+        first = min(since.values())
+        waiting = [name for name in sorted(since) if since[name] <= first + _ONE_START]
+        reasons = "; ".join(f"{name} {seen[name].reason}" for name in waiting[:_NAMED])
+        yield Deadline(
+            first + job.deadlines.start,
+            f"{len(waiting)} of {len(seen)} replicas of {job.name} did not start "
+            f"within {job.deadlines.start:.0f} s, so all were ended: {reasons}",
+            waiting,
+        )
+
+
+def heartbeat_timeout(job: Job, *, trains: bool) -> float:
+    """The seconds that a replica may go without a heartbeat; ``trains`` once it has trained.
+
+    For members of a gang that has not trained yet, it is at least the start deadline: TensorFlow
+    blocks Python while they wait for each other.
+    """
+    if Topology.of(job) is Topology.GANG and not trains:
+        return max(job.deadlines.start, job.deadlines.progress_timeout)
+    return job.deadlines.progress_timeout

@@ -3,25 +3,13 @@
 import json
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.errors import SpecError
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the flags of the command."""
-    parser.add_argument("version", help="URL of a version, or its number with --store")
-    parser.add_argument(
-        "--store", help="URL of the folder of versions, such as s3://bucket/flats/serving"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument(
-        "--run", action="store_true", help="train it again here, and compare the weights"
-    )
 
 
 def url_of(version: str, store: str | None) -> str:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import ExitCode, FinalError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.layout import JOB, RUNS
-from aerotrain.contract.training import TrainArguments
+from aerotrain.contract.steps import arguments_of
 from aerotrain.reproduction.origin import Origin
 from aerotrain.standalone import run_replicas
 from aerotrain.store import fetch, open_store
@@ -30,11 +30,10 @@ def job_of(origin: Origin) -> Job:
         SpecError: this version of aerotrain does not accept its options.
     """
     trained, arguments = origin.trained, origin.arguments
-    TrainArguments.from_dict(arguments)
     replicas = [
         {"role": each["role"], "count": each["count"]} for each in trained.recipe["replicas"]
     ]
-    return Job.from_dict(
+    job = Job.from_dict(
         {
             "name": "reproduce",
             "module": "aerotrain.training.train",
@@ -47,6 +46,8 @@ def job_of(origin: Origin) -> Job:
             "arguments": arguments,
         }
     )
+    arguments_of(job)
+    return job
 
 
 def train(job: Job, scratch: Path, environment: Mapping[str, str]) -> ModelManifest:

@@ -5,7 +5,7 @@ leaves what no reader finds, and what the next one removes.
 """
 
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import fields
@@ -15,7 +15,6 @@ from aerotrain.contract.layout import MODEL, PARTS, PROMOTIONS, REMOVALS, RESULT
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.retention.plan import Item, RemovalPlan, make_plan
 from aerotrain.serving.alias import alias_of
-from aerotrain.standalone.flags import add_fields
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 from aerotrain.store.manifest import each_of
 
@@ -98,15 +97,6 @@ def _stage(key: str) -> int:
 def _delete(store: Store, keys: Iterable[str]) -> None:
     for _, stage in groupby(sorted(keys, key=_stage), _stage):
         deque(each_of(store.delete, stage), maxlen=0)
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the flags of the command: the policy, and what of the store it is applied to."""
-    parser.add_argument("store", help="URL of the folder of pipelines, such as s3://bucket")
-    parser.add_argument("--pipeline", help="the id of one DAG; without it, all pipelines")
-    parser.add_argument("--delete", action="store_true", help="remove; without it, nothing is")
-    parser.add_argument("--kept", action="store_true", help="also list what is kept, and why")
-    add_fields(parser, RetentionPolicy)
 
 
 def run(given: Namespace) -> None:

@@ -1,12 +1,12 @@
 """The command line (``cli``), and steps without Airflow: in this process, or as processes."""
 
-from aerotrain.standalone.replicas import run_replicas
 from aerotrain.standalone.steps import (
     ATTEMPT,
     CHIEF,
     predict,
     prepare,
     remove_at_exit,
+    run_replicas,
     run_step,
 )
 

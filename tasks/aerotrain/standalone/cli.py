@@ -12,6 +12,7 @@ The flags of a step are the fields of its arguments. ``other_commands`` has thos
 """
 
 import inspect
+import json
 import os
 import signal
 import sys
@@ -21,24 +22,26 @@ import traceback
 import uuid
 from argparse import (
     ArgumentParser,
+    ArgumentTypeError,
+    BooleanOptionalAction,
     Namespace,
     RawDescriptionHelpFormatter,
 )
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
 from aerotrain.contract.job import Deadlines, Job
 from aerotrain.contract.layout import JOB
-from aerotrain.contract.options import options_of
+from aerotrain.contract.options import Option, options_of
 from aerotrain.contract.preparing import PlanArguments, PredictArguments
 from aerotrain.contract.replicas import Role
-from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_of
+from aerotrain.contract.steps import EvaluateArguments, ExportArguments, arguments_of, check_of
 from aerotrain.contract.strategy import TrainingOptions
 from aerotrain.contract.training import TrainArguments
-from aerotrain.contract.validation import Validated
+from aerotrain.contract.validation import LIMITS, Validated, default_of, field_type
 from aerotrain.replica import Replica, exit_code_of, ignore_full_disk, run_replica
 from aerotrain.standalone import (
     ATTEMPT,
@@ -48,7 +51,6 @@ from aerotrain.standalone import (
     remove_at_exit,
     run_replicas,
 )
-from aerotrain.standalone.flags import add_fields, json_of
 from aerotrain.standalone.other_commands import OTHERS
 from aerotrain.store import open_store
 
@@ -181,7 +183,6 @@ def job_of(given: Namespace) -> Job:
         }
     if given.command in _OF_SOURCES and given.processes < 1:
         raise SpecError(f"processes must be 1 or more, got {given.processes}")
-    command.arguments.from_dict(arguments)
     job = Job.from_dict(
         {
             "name": given.command,
@@ -194,6 +195,7 @@ def job_of(given: Namespace) -> Job:
             **more,
         }
     )
+    arguments_of(job)
     if given.command != "check":
         return job
     if bool(given.source) == bool(given.data):
@@ -242,70 +244,121 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
     parser = _Parser(prog="aerotrain", description="Run one step of a pipeline on this machine.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, other in OTHERS.items():
-        other.add_arguments(
-            commands.add_parser(
-                name,
-                help=other.help,
-                description=other.description,
-                formatter_class=RawDescriptionHelpFormatter,
-                allow_abbrev=False,
-            )
-        )
-    stamp = f"{time.strftime('by-hand-%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:6]}"
+        added = _added(commands, name, other.help, other.description)
+        for names, flag in other.flags:
+            added.add_argument(*names, **flag)
+        if other.fields is not None:
+            add_fields(added, other.fields)
     for name, command in COMMANDS.items():
-        added = commands.add_parser(
-            name,
-            help=command.help,
-            description=command.description
-            or (inspect.getdoc(command.arguments) or "").partition("\n\nRaises:")[0],
-            formatter_class=RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        added.add_argument(
-            "--code",
-            default=os.curdir,
-            help="folder of your modules, or the URL of an archive of it",
-        )
-        added.add_argument(
-            "--store",
-            "--output",
-            required=name != "check",
-            default="file:///",
-            help="URL under which the output goes",
-        )
-        added.add_argument(
-            "--run", default=stamp, help="name of this run; a run of the same name resumes"
-        )
-        if name in _OF_SOURCES:
-            _add_source_flags(added)
-        if command.arguments is TrainArguments:
-            _add_train_flags(added)
-        if name == "check":
-            added.add_argument("--source", type=_source, help=_SOURCE)
-            added.add_argument("--data", default="", help="URL of a data set, instead of --source")
-        add_fields(
-            added, command.arguments, leave_out=("source", *(["data"] if name == "check" else []))
-        )
+        described = (inspect.getdoc(command.arguments) or "").partition("\n\nRaises:")[0]
+        added = _added(commands, name, command.help, command.description or described)
+        _add_step_flags(added, name, command)
     return parser.parse_args(words)
 
 
-def _add_source_flags(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "source",
-        type=_source,
-        help=_SOURCE,
+def _added(commands: Any, name: str, summary: str, description: str) -> ArgumentParser:
+    """The parser of a command, which was added to the others."""
+    parser: ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument(
-        "--processes", type=int, default=1, help="how many partitions to write at the same time"
-    )
+    return parser
 
 
-def _add_train_flags(parser: ArgumentParser) -> None:
-    add_fields(parser, TrainingOptions)
-    parser.set_defaults(strategy="one_device")  # by hand, one process is the usual case
-    add_fields(parser, Deadlines, leave_out=("start", "run"))
+def _add_step_flags(parser: ArgumentParser, name: str, command: Command) -> None:
+    """The flags of a command that runs a step: where, and the fields of its arguments."""
+    stamp = f"{time.strftime('by-hand-%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:6]}"
+    code = "folder of your modules, or the URL of an archive of it"
+    parser.add_argument("--code", default=os.curdir, help=code)
+    parser.add_argument(
+        "--store",
+        "--output",
+        required=name != "check",
+        default="file:///",
+        help="URL under which the output goes",
+    )
+    parser.add_argument(
+        "--run", default=stamp, help="name of this run; a run of the same name resumes"
+    )
+    if name in _OF_SOURCES:
+        parser.add_argument("source", type=_source, help=_SOURCE)
+        parser.add_argument(
+            "--processes", type=int, default=1, help="how many partitions to write at the same time"
+        )
+    if command.arguments is TrainArguments:
+        add_fields(parser, TrainingOptions)
+        parser.set_defaults(strategy="one_device")  # by hand, one process is the usual case
+        add_fields(parser, Deadlines, leave_out=("start", "run"))
+    if name == "check":
+        parser.add_argument("--source", type=_source, help=_SOURCE)
+        parser.add_argument("--data", default="", help="URL of a data set, instead of --source")
+    add_fields(
+        parser, command.arguments, leave_out=("source", *(["data"] if name == "check" else []))
+    )
 
 
 def _source(text: str) -> Any:
     """A source's description; a word without braces is the name of a user's module."""
     return json_of(text) if text.startswith("{") else {"kind": "python", "module": text}
+
+
+def add_fields(parser: ArgumentParser, owner: type, leave_out: Collection[str] = ()) -> None:
+    """Add a flag for each field of the dataclass ``owner``."""
+    for each in fields(owner):
+        if each.name not in leave_out:
+            parser.add_argument(f"--{each.name.replace('_', '-')}", **_flag(each))
+
+
+def _flag(field: Field[Any]) -> dict[str, Any]:
+    """The argparse arguments of a field; the word ``auto`` means null, of an option.
+
+    The docstring of its dataclass describes a field that is no option.
+    """
+    kind, option, default = field_type(field), field.metadata.get(LIMITS), default_of(field)
+    flag: dict[str, Any] = {"required": True} if default is MISSING else {"default": default}
+    can_be_auto = isinstance(option, Option) and kind.optional
+    if isinstance(option, Option):
+        words = option.full_help.replace("%", "%%").replace("**", "")
+        # The form leaves the field empty.
+        flag["help"] = words.replace("Empty:", "auto:") if can_be_auto else words
+    if kind.kind is bool:
+        return {**flag, "action": BooleanOptionalAction}
+    if kind.limits.choices:
+        return {**flag, "choices": kind.limits.choices}
+    name, parse = _PARSERS.get(kind.kind, ("JSON", json_of))
+    if can_be_auto:
+        return {**flag, "type": _or_auto(parse, name.lower()), "metavar": f"{name}|auto"}
+    return {**flag, "type": parse, "metavar": name}
+
+
+def _or_auto(parse: Callable[[str], Any], kind: str) -> Callable[[str], Any]:
+    """A parser of values of that kind, and of the word ``auto``, which is null."""
+
+    def value(text: str) -> Any:
+        if text == "auto":
+            return None
+        try:
+            return parse(text)
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r} is no {kind}; or give auto") from None
+
+    return value
+
+
+def json_of(text: str) -> Any:
+    """The value of a flag that takes JSON."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+
+
+#: The name and the parser of a value by its type; all others are JSON.
+_PARSERS: Mapping[type, tuple[str, Callable[[str], Any]]] = {
+    int: ("INTEGER", int),
+    float: ("NUMBER", float),
+    str: ("STRING", str),
+}

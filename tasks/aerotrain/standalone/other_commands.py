@@ -1,46 +1,23 @@
 """The commands that run no step of a pipeline: ``new``, ``compare``, ``promote`` and others.
 
-What they run imports Arrow, which other commands and their help do without.
+What imports Arrow or TensorFlow is imported on use: other commands and their help do without.
 """
 
 import os
 import signal
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from getpass import getuser
 from pathlib import Path
+from typing import Any
 
 from aerotrain.contract.errors import FinalError
-
-
-@dataclass(frozen=True)
-class Subcommand:
-    """A command: its flags, what it runs, and what it does."""
-
-    add_arguments: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace], None]
-    help: str
-    description: str
-
-
-def _add_new(parser: ArgumentParser) -> None:
-    parser.add_argument("name", help="name of the DAG and of the module")
-    parser.add_argument(
-        "--from",
-        dest="address",
-        required=True,
-        metavar="DATA",
-        help="a file, a folder, or the URL of one: CSV, Parquet, JSON lines, or images by class",
-    )
-    parser.add_argument("--label", help="the column to predict; by default it is guessed or asked")
-    parser.add_argument(
-        "--task",
-        choices=["classification", "regression"],
-        help="what the label is; by default its values decide",
-    )
-    parser.add_argument("--to", default="dags", metavar="FOLDER", help="the folder of your DAGs")
+from aerotrain.contract.retention import RetentionPolicy
+from aerotrain.serving.alias import promote, rollback
+from aerotrain.serving.pull import Puller, follow
+from aerotrain.store import open_store
 
 
 def _new(given: Namespace) -> None:
@@ -50,16 +27,7 @@ def _new(given: Namespace) -> None:
     run(given, asked if sys.stdin.isatty() else None)
 
 
-def _add_compare(parser: ArgumentParser) -> None:
-    parser.add_argument("before", help="URL of a data set")
-    parser.add_argument("now", help="URL of the data set to compare with it, by its rules of drift")
-    parser.add_argument(
-        "-o", "--output", type=Path, default=Path("compare.html"), help="file of the page"
-    )
-
-
 def _compare(given: Namespace) -> None:
-    """Write the page of two data sets."""
     from aerotrain.data.prepare.finalize import page_of_two
 
     text = page_of_two(given.before, given.now)
@@ -72,56 +40,18 @@ def _compare(given: Namespace) -> None:
     print(f"written: {given.output}")
 
 
-def _add_promote(parser: ArgumentParser) -> None:
-    _add_change(parser)
-    parser.add_argument("version", type=int, help="the number of the version")
-    parser.add_argument(
-        "--older", action="store_true", help="allow a version that is older than the served one"
-    )
-
-
-def _add_change(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "store", help="URL of the folder of versions, such as s3://bucket/flats/serving"
-    )
-    parser.add_argument("--reason", default="", help="why, for the history")
-
-
 def _promote(given: Namespace) -> None:
-    """Serve a version, and say so."""
-    from aerotrain.serving.alias import promote
-    from aerotrain.store import open_store
-
     store, reason = open_store(given.store), given.reason
     alias = promote(store, given.version, by=getuser(), reason=reason, older=given.older)
     print(f"served: version {alias.version}")
 
 
 def _rollback(given: Namespace) -> None:
-    """Serve the version before, and say so."""
-    from aerotrain.serving.alias import rollback
-    from aerotrain.store import open_store
-
     alias = rollback(open_store(given.store), by=getuser(), reason=given.reason)
     print(f"served: version {alias.version}")
 
 
-def _add_pull(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "store", help="URL of the folder of versions, such as s3://bucket/flats/serving"
-    )
-    parser.add_argument("folder", type=Path, help="the folder that TensorFlow Serving watches")
-    parser.add_argument("--poll", type=float, default=2.0, help="seconds between two looks (2)")
-    parser.add_argument("--once", action="store_true", help="end when the folder has the version")
-    parser.add_argument(
-        "--version", type=int, help="pull this version once, whichever one is served"
-    )
-
-
 def _pull(given: Namespace) -> None:
-    """Keep a folder as the version that is served."""
-    from aerotrain.serving.pull import Puller, follow
-
     # The first process of a container has no default handler, so Kubernetes would wait 30 s.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     puller = Puller(given.store, given.folder, given.version)
@@ -131,13 +61,7 @@ def _pull(given: Namespace) -> None:
         follow(puller, poll=given.poll)
 
 
-def _add_serve(parser: ArgumentParser) -> None:
-    parser.add_argument("store", help="URL of the folder of pipelines, such as s3://bucket")
-    parser.add_argument("--port", type=int, default=8501, help="its port (8501)")
-
-
 def _serve(given: Namespace) -> None:
-    """Serve the models of all pipelines, for development."""
     from aerotrain.serving.development import serve
 
     try:
@@ -148,22 +72,10 @@ def _serve(given: Namespace) -> None:
         ) from error
 
 
-def _add_reproduce(parser: ArgumentParser) -> None:
-    from aerotrain.reproduction.command import add_arguments
-
-    add_arguments(parser)
-
-
 def _reproduce(given: Namespace) -> None:
     from aerotrain.reproduction.command import run
 
     run(given, os.environ)
-
-
-def _add_retention(parser: ArgumentParser) -> None:
-    from aerotrain.retention.removal import add_arguments
-
-    add_arguments(parser)
 
 
 def _retention(given: Namespace) -> None:
@@ -172,60 +84,131 @@ def _retention(given: Namespace) -> None:
     run(given)
 
 
+#: The arguments of ``ArgumentParser.add_argument`` for one flag.
+Flag = tuple[tuple[str, ...], Mapping[str, Any]]
+
+
+def _flag(*names: str, **more: Any) -> Flag:
+    return names, more
+
+
+_VERSIONS = "URL of the folder of versions, such as s3://bucket/flats/serving"
+_PIPELINES = _flag("store", help="URL of the folder of pipelines, such as s3://bucket")
+_OF_CHANGE = (
+    _flag("store", help=_VERSIONS),
+    _flag("--reason", default="", help="why, for the history"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subcommand:
+    """A command: what it runs, what it does in one line and in ``more``, and its flags.
+
+    There is also a flag for each field of the dataclass ``fields``.
+    """
+
+    run: Callable[[Namespace], None]
+    help: str
+    more: str = ""
+    flags: tuple[Flag, ...] = ()
+    fields: type | None = None
+
+    @property
+    def description(self) -> str:
+        """What the help of the command says first."""
+        line = f"{self.help[0].upper()}{self.help[1:]}."
+        return f"{line}\n\n{self.more}" if self.more else line
+
+
 OTHERS: Mapping[str, Subcommand] = {
     "new": Subcommand(
-        _add_new,
-        _new,
-        "write a pipeline for your data",
-        "Write a pipeline for your data: a DAG, a module with a small model, and a test.\n\n"
-        "The first records decide what each column is used for. All files are meant to be edited, "
-        "and none is\noverwritten.",
+        run=_new,
+        help="write a pipeline for your data: a DAG, a module with a small model, and a test",
+        more="The first records decide what each column is used for. All files are meant to be "
+        "edited, and none is\noverwritten.",
+        flags=(
+            _flag("name", help="name of the DAG and of the module"),
+            _flag(
+                "--from",
+                dest="address",
+                required=True,
+                metavar="DATA",
+                help="a file, a folder, or the URL of one: CSV, Parquet, JSON lines, or images by "
+                "class",
+            ),
+            _flag("--label", help="the column to predict; by default it is guessed or asked"),
+            _flag(
+                "--task",
+                choices=["classification", "regression"],
+                help="what the label is; by default its values decide",
+            ),
+            _flag("--to", default="dags", metavar="FOLDER", help="the folder of your DAGs"),
+        ),
     ),
     "compare": Subcommand(
-        _add_compare,
-        _compare,
-        "write a page of two data sets side by side",
-        "Write a page of two data sets side by side.",
+        run=_compare,
+        help="write a page of two data sets side by side",
+        flags=(
+            _flag("before", help="URL of a data set"),
+            _flag("now", help="URL of the data set to compare with it, by its rules of drift"),
+            _flag("-o", "--output", type=Path, default="compare.html", help="file of the page"),
+        ),
     ),
     "promote": Subcommand(
-        _add_promote,
-        _promote,
-        "serve a version of a model",
-        "Serve a version of a model: servers that follow the alias load it.",
-    ),
-    "pull": Subcommand(
-        _add_pull,
-        _pull,
-        "keep a folder as the version that is served",
-        "Keep a folder as the version that is served, for TensorFlow Serving, which reads no "
-        "bucket.",
-    ),
-    "serve": Subcommand(
-        _add_serve,
-        _serve,
-        "serve models on this machine, for development",
-        "Serve the models of a store on this machine, for development, with TensorFlow Serving's "
-        "REST API.\n\nIt follows what is promoted.",
-    ),
-    "reproduce": Subcommand(
-        _add_reproduce,
-        _reproduce,
-        "print what a version was made of, or make it again",
-        "Print what a version was made of, and what of that has changed since.\n\nWith --run, the "
-        "model is trained again on this machine, and the weights are compared.",
-    ),
-    "retention": Subcommand(
-        _add_retention,
-        _retention,
-        "remove what is old from a store",
-        "Remove old runs, versions, data sets, predictions and others from a store, by a policy."
-        "\n\nWithout --delete, it only lists them. What a kept version or run was made of is kept, "
-        "too.",
+        run=_promote,
+        help="serve a version of a model: servers that follow the alias load it",
+        flags=(
+            *_OF_CHANGE,
+            _flag("version", type=int, help="the number of the version"),
+            _flag("--older", action="store_true", help="allow one older than the served one"),
+        ),
     ),
     "rollback": Subcommand(
-        _add_change,
-        _rollback,
-        "serve the version before",
-        "Serve the version that was served before the present one was promoted.",
+        run=_rollback,
+        help="serve the version that was served before the present one was promoted",
+        flags=_OF_CHANGE,
+    ),
+    "pull": Subcommand(
+        run=_pull,
+        help="keep a folder as the version that is served",
+        more="It is for TensorFlow Serving, which reads no bucket.",
+        flags=(
+            _flag("store", help=_VERSIONS),
+            _flag("folder", type=Path, help="the folder that TensorFlow Serving watches"),
+            _flag("--poll", type=float, default=2.0, help="seconds between two looks (2)"),
+            _flag("--once", action="store_true", help="end when the folder has the version"),
+            _flag("--version", type=int, help="pull this version once, whichever one is served"),
+        ),
+    ),
+    "serve": Subcommand(
+        run=_serve,
+        help="serve models on this machine, for development",
+        more="It has TensorFlow Serving's REST API, and follows what is promoted.",
+        flags=(_PIPELINES, _flag("--port", type=int, default=8501, help="its port (8501)")),
+    ),
+    "reproduce": Subcommand(
+        run=_reproduce,
+        help="print what a version was made of, and what of that has changed since",
+        more="With --run, the model is trained again on this machine, and the weights are "
+        "compared.",
+        flags=(
+            _flag("version", help="URL of a version, or its number with --store"),
+            _flag("--store", help=_VERSIONS),
+            _flag("--json", action="store_true", help="print one JSON document"),
+            _flag("--run", action="store_true", help="train again here, and compare the weights"),
+        ),
+    ),
+    "retention": Subcommand(
+        run=_retention,
+        help="remove old runs, versions, data sets and others from a store, by a policy",
+        more="Without --delete, it only lists them. What a kept version or run was made of is "
+        "kept, too.",
+        flags=(
+            _PIPELINES,
+            _flag("--pipeline", help="the id of one DAG; without it, all pipelines"),
+            _flag("--delete", action="store_true", help="remove; without it, nothing is"),
+            _flag("--kept", action="store_true", help="also list what is kept, and why"),
+        ),
+        fields=RetentionPolicy,
     ),
 }

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
-from aerotrain.contract.options import check_strategy
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.input.shards import TRAIN_SPLIT
@@ -26,7 +25,6 @@ def check_job(job: Job, arguments: TrainArguments) -> None:
     Raises:
         FinalError: this Keras, or TensorFlow, cannot do it; the message says which option.
     """
-    check_strategy(arguments, job.strategy)
     KERAS.check_supported(job.strategy, arguments)
     if arguments.deterministic:
         check_deterministic(job)
