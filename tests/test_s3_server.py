@@ -2,7 +2,6 @@
 
 import http.client
 import itertools
-import json
 import os
 import signal
 import ssl
@@ -20,13 +19,7 @@ import pytest
 
 from aerotrain.store import StoreRefused, open_store
 from aerotrain.supervisor.ports import reserved_ports
-from devtools.s3_server import (
-    CREDENTIALS,
-    S3Server,
-    _credential,
-    s3_server,
-    weed_arguments,
-)
+from devtools.s3_server import CREDENTIALS, OwnS3Server, S3Server, s3_server
 from devtools.weed import CERTIFICATE, PORT_FLAGS
 from support.listening import Address, listening
 
@@ -142,7 +135,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[S3Server]:
+def server(folder: Path) -> Iterator[OwnS3Server]:
     """A server with a model of several chunks, so that it is stored on the volume server."""
     with s3_server(folder) as server:
         server.make_bucket("kept")
@@ -154,7 +147,7 @@ MODEL = bytes(range(256)) * (1 << 15)
 
 
 def test_no_port_lists_reads_writes_or_deletes_without_a_credential(
-    server: S3Server,
+    server: OwnS3Server,
 ) -> None:
     found = listening([psutil.Process(server.process.pid)])
     assert {each.port for each in found} == set(server.ports)
@@ -165,7 +158,7 @@ def test_no_port_lists_reads_writes_or_deletes_without_a_credential(
     assert store.get("model") == MODEL
 
 
-def test_a_certificate_alone_reads_and_writes_no_object(server: S3Server, folder: Path) -> None:
+def test_a_certificate_alone_reads_and_writes_no_object(server: OwnS3Server, folder: Path) -> None:
     """The volume server and the filer also require a token from a signing key."""
     tls = ssl.create_default_context(cafile=folder / CERTIFICATE)
     tls.load_cert_chain(folder / CERTIFICATE)
@@ -187,7 +180,7 @@ def asked(tls: ssl.SSLContext, port: int, method: str, path: str) -> int:
         connection.close()
 
 
-def test_s3_refuses_a_wrong_secret(server: S3Server) -> None:
+def test_s3_refuses_a_wrong_secret(server: OwnS3Server) -> None:
     wrong = {**server.environment, "AWS_SECRET_ACCESS_KEY": "guessed"}
     with pytest.raises(StoreRefused):
         open_store("s3://kept", wrong).get("model")
@@ -196,7 +189,7 @@ def test_s3_refuses_a_wrong_secret(server: S3Server) -> None:
 
 
 def test_no_secret_of_a_server_is_on_its_command_line_or_for_other_users(
-    server: S3Server, folder: Path
+    server: OwnS3Server, folder: Path
 ) -> None:
     process = psutil.Process(server.process.pid)
     keys = [value for name, value in process.environ().items() if name.startswith("WEED_JWT_")]
@@ -205,32 +198,6 @@ def test_no_secret_of_a_server_is_on_its_command_line_or_for_other_users(
     assert [each for each in [*keys, server.secret_key] if each in said] == []
     private = [folder / CERTIFICATE, folder / CREDENTIALS]
     assert [stat.S_IMODE(each.stat().st_mode) for each in private] == [0o600, 0o600]
-
-
-def test_objects_from_before_the_signing_keys_can_be_read(tmp_path: Path) -> None:
-    _credential(tmp_path)  # as at the first start
-    with reserved_ports(len(PORT_FLAGS)) as held:
-        ports = [each.number for each in held]
-        words = weed_arguments(Path(sys.executable).with_name("weed"), tmp_path, ports)
-        with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
-            old = S3Server(
-                ports=ports, access_key="aerotrain", secret_key=_secret(tmp_path), process=process
-            )
-            wait_until(old.is_up)
-            old.make_bucket("kept")
-            open_store("s3://kept", old.environment).put("model", MODEL)
-            old.stop()
-    with s3_server(tmp_path) as new:
-        store = open_store("s3://kept", new.environment)
-        assert store.get("model") == MODEL
-        store.put("another", b"x")
-        assert [each.key for each in store.list()] == ["another", "model"]
-
-
-def _secret(folder: Path) -> str:
-    identity = json.loads((folder / CREDENTIALS).read_text())["identities"][0]
-    secret: str = identity["credentials"][0]["secretKey"]
-    return secret
 
 
 def wait_until(true: Callable[[], bool]) -> None:
@@ -291,9 +258,7 @@ def composed(data: Path) -> Iterator[tuple[psutil.Process, S3Server]]:
         ports = [each.number for each in held]
         command = [sys.executable, str(SERVE), str(data), "127.0.0.2", *map(str, ports)]
         with subprocess.Popen(command, env=environment, start_new_session=True) as process:
-            server = S3Server(
-                ports=ports, access_key="aerotrain", secret_key="of this test", process=process
-            )
+            server = S3Server(ports=ports, access_key="aerotrain", secret_key="of this test")
             try:
                 wait_until(server.is_up)
                 yield psutil.Process(process.pid), server
