@@ -20,7 +20,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -244,57 +244,66 @@ def target_of(head: Head) -> Any:
     return np.eye(CLASSES, dtype=np.float32)[labels] if head.target == "kind" else labels
 
 
-def weights_of(head: Head) -> Any:
-    """Weights of the head's records, or of their steps."""
-    return np.random.default_rng(13).uniform(0.5, 2.0, head.shape).astype(np.float32)
-
-
 def output_of(head: Head, vector: Any, sequence: Any) -> Any:
     """The layer or layers of a head."""
-    units, activation, shaped = {
+    units, activation, last = {
         "numbers": (2, "softplus", None),
         "bits": (2, "sigmoid", None),
-        "phrase": (
-            LENGTH * (CLASSES + 1),
-            None,
-            partial(keras.layers.Reshape, (LENGTH, CLASSES + 1)),
-        ),
+        "phrase": (LENGTH * (CLASSES + 1), None, keras.layers.Reshape),
         "place": (CLASSES, None, keras.layers.UnitNormalization),
     }.get(head.target, (CLASSES, "softmax", None))
-    name = f"{head.name}_dense" if shaped else head.name
+    name = f"{head.name}_dense" if last else head.name
     dense = keras.layers.Dense(units, activation, name=name)(sequence if head.masked else vector)
-    return shaped(name=head.name)(dense) if shaped else dense
-
-
-def model_of(heads: Sequence[Head], compiled: Callable[[Any], None]) -> Callable[[], Any]:
-    def build() -> Any:
-        vector = keras.Input((4,), name="vector")
-        sequence = keras.Input((LENGTH, 4), name="sequence")
-        known = keras.layers.Masking()(sequence)
-        outputs = {each.name: output_of(each, vector, known) for each in heads}
-        model = keras.Model({"vector": vector, "sequence": sequence}, outputs)
-        compiled(model)
-        return model
-
-    return build
+    shape = [(LENGTH, CLASSES + 1)] if head.target == "phrase" else []
+    return last(*shape, name=head.name)(dense) if last else dense
 
 
 @dataclass(frozen=True)
 class Table:
-    """A model whose outputs are rows, and its data."""
+    """A model whose outputs are rows, and its data; ``own`` builds one of a user's own."""
 
     kind: str
     heads: Sequence[Head]
-    build: Callable[[], Any]
     weighted: bool = True
     note: str = ""
+    own: Callable[[], Any] | None = None
+
+    def without(self, rows: Sequence[str]) -> "Table":
+        return replace(self, heads=[each for each in self.heads if each.row not in rows])
+
+    def user(self) -> UserCode:
+        return UserCode(
+            "here", lambda _: self.own() if self.own else self._built(), features_and_label
+        )
+
+    def _built(self) -> Any:
+        vector = keras.Input((4,), name="vector")
+        sequence = keras.Input((LENGTH, 4), name="sequence")
+        known = keras.layers.Masking()(sequence)
+        outputs = {each.name: output_of(each, vector, known) for each in self.heads}
+        model = keras.Model({"vector": vector, "sequence": sequence}, outputs)
+        optimizer = keras.optimizers.SGD(0.01)
+        if self.kind == "loss":
+            model.compile(optimizer, {each.name: each.make() for each in self.heads})
+            return model
+        weighing = [e for e in self.heads if e.row in METRICS and "IoU" not in e.row]
+        model.compile(
+            optimizer,
+            {each.name: LOSS_OF[each.target] for each in self.heads},
+            metrics={each.name: [each.make()] for each in self.heads},
+            weighted_metrics={each.name: [each.make()] for each in weighing},
+        )
+        return model
 
     @property
     def data(self) -> Any:
-        if self.kind == "model":
+        if self.own:
             return FEATURES, target_of(self.heads[0])
         parts = (FEATURES, {each.name: target_of(each) for each in self.heads})
-        weights = {each.name: weights_of(each) for each in self.heads}
+        weights = {
+            each.name: np.random.default_rng(13).uniform(0.5, 2.0, each.shape).astype(np.float32)
+            for each in self.heads
+        }
         return (*parts, weights) if self.weighted else parts
 
     def cell(self, row: str, setting: str, outcome: str, detail: str) -> Cell:
@@ -302,46 +311,23 @@ class Table:
         return Cell(self.kind, row, setting, outcome, detail)
 
 
-def table_of_losses(reduction: str, weighted: bool, left: Sequence[str] = ()) -> Table:
-    heads = [each for each in losses_of(reduction) if each.row not in left]
-
-    def compiled(model: Any) -> None:
-        model.compile(keras.optimizers.SGD(0.01), {each.name: each.make() for each in heads})
-
-    note = f"{reduction}, {'with' if weighted else 'no'} sample weights"
-    return Table("loss", heads, model_of(heads, compiled), weighted, note)
-
-
-def table_of_metrics(left: Sequence[str] = ()) -> Table:
-    heads = [each for each in metrics() if each.row not in left]
-    losses = {"bits": "binary_crossentropy", "numbers": "mse", "kind": "categorical_crossentropy"}
-    sparse = "sparse_categorical_crossentropy"
-
-    def compiled(model: Any) -> None:
-        model.compile(
-            keras.optimizers.SGD(0.01),
-            {each.name: losses.get(each.target, sparse) for each in heads},
-            metrics={each.name: [each.make()] for each in heads},
-            weighted_metrics={
-                each.name: [each.make()]
-                for each in heads
-                if each.row in METRICS and "IoU" not in each.row
-            },
-        )
-
-    return Table("metric", heads, model_of(heads, compiled))
+#: The losses of outputs that are measured, by what they are to learn.
+LOSS_OF = {
+    "bits": "binary_crossentropy",
+    "numbers": "mse",
+    "kind": "categorical_crossentropy",
+    "label": "sparse_categorical_crossentropy",
+}
 
 
-def tables(quick: bool) -> Iterator[Callable[[Sequence[str]], Table]]:
-    """Makers of the tables, without the rows that were refused."""
+def tables(quick: bool) -> Iterator[Table]:
     pairs = zip(REDUCTIONS, (False, True, False, True), strict=True)
     for reduction, weighted in (("mixed", True),) if quick else pairs:
-        yield partial(table_of_losses, reduction, weighted)
-    yield table_of_metrics
+        note = f"{reduction}, {'with' if weighted else 'no'} sample weights"
+        yield Table("loss", losses_of(reduction), weighted, note)
+    yield Table("metric", metrics())
     for name, build in OWN.items():
-        yield lambda _left, name=name, build=build: Table(
-            "model", [Head(name, "numbers", lambda: None)], build, weighted=False
-        )
+        yield Table("model", [Head(name, "numbers", lambda: None)], weighted=False, own=build)
 
 
 class Arrays:
@@ -441,14 +427,10 @@ def _values(model: Any) -> dict[str, Any]:
     }
 
 
-def _user_of(build: Callable[[], Any]) -> UserCode:
-    return UserCode("here", lambda _: build(), features_and_label)
-
-
 def by_fit(table: Table) -> Trained:
     arrays = Arrays(table.data, "one_device", 1)
     KERAS.seed(3)
-    model = _user_of(table.build).build({}, arrays.spec)
+    model = table.user().build({}, arrays.spec)
     begin = _values(model)
     history = model.fit(arrays.local(0), verbose=0).history
     logs = {name: float(np.mean(values[-1])) for name, values in history.items()}
@@ -463,7 +445,7 @@ def by_us(table: Table, distribution: Any, strategy: str, accumulate: int) -> Tr
     with contextlib.redirect_stdout(output):
         with distribution.scope():
             KERAS.seed(3)
-            model = _user_of(table.build).build({}, arrays.spec)
+            model = table.user().build({}, arrays.spec)
             check_asynchronous(strategy, model)
             counter = tf.Variable(
                 0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
@@ -480,7 +462,7 @@ def by_evaluate(table: Table) -> Iterator[Cell]:
     KERAS.seed(3)
     data = tf.nest.map_structure(tf.constant, table.data)
     x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-    model = _user_of(table.build).build({}, Arrays(table.data, "one_device", 1).spec)
+    model = table.user().build({}, Arrays(table.data, "one_device", 1).spec)
     batches = tf.data.Dataset.from_tensor_slices(data).batch(8)
     theirs = flat(model.evaluate(batches, return_dict=True, verbose=0))
     block = block_of(model, x, y, weight)
@@ -525,8 +507,7 @@ def outcomes(settings: Sequence[str], quick: bool = False) -> Iterator[Cell]:
         name: ENGINES[name].build(TrainArguments(model="here", data=""))
         for name in {SETTINGS[each][0] for each in settings}
     }
-    for make in tables(quick):
-        table = make(())
+    for table in tables(quick):
         fitted = by_fit(table)
         for setting in settings:
             strategy, accumulate = SETTINGS[setting]
@@ -534,30 +515,27 @@ def outcomes(settings: Sequence[str], quick: bool = False) -> Iterator[Cell]:
             skipped = "" if has_custom_step(fitted.model) else "central_storage"
             if quick and (strategy == skipped or (table.kind == "model" and accumulate > 1)):
                 continue
-            yield from _of_setting(make, fitted, setting, distributions[strategy])
+            yield from _of_setting(table, fitted, setting, distributions[strategy])
         if "mirrored" in settings and has_metrics_of_records(fitted.model):
             yield from by_evaluate(table)
 
 
 def _of_setting(
-    make: Callable[[Sequence[str]], Table],
+    table: Table,
     fitted: Trained,
     setting: str,
     distribution: Any,
 ) -> Iterator[Cell]:
     """The cells of one model; rows that are refused are left out of it, and it is trained again."""
     strategy, accumulate = SETTINGS[setting]
-    left: list[str] = []
-    while (table := make(left)).heads:
+    while table.heads:
         try:
             trained = by_us(table, distribution, strategy, accumulate)
         except FinalError as error:
             rows = [each.row for each in table.heads if each.name in str(error)]
             rows = rows or [each.row for each in table.heads]
             yield from (table.cell(row, setting, "refused", str(error)) for row in rows)
-            left += rows
-            if table.kind == "model":
-                return
+            table = table.without(rows)
             continue
         lines = trained.said.splitlines()
         for head in table.heads:

@@ -26,7 +26,14 @@ from numpy.typing import NDArray
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.strategy import STRATEGIES
+from aerotrain.contract.training import TrainArguments
+from aerotrain.data.dataset import load_dataset
 from aerotrain.store import open_store
+from aerotrain.training.input.batches import batch_spec
+from aerotrain.training.input_pipeline import InputPipeline
+from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.keras_adapter import KERAS
+from aerotrain.training.model_manifest import ModelManifest
 from aerotrain_airflow.goodput import events_of_chief
 from benchmarks.replicas import run_job
 from benchmarks.report import Report, run
@@ -137,23 +144,13 @@ class Table:
 
     def _fit_of(self, name: str) -> tuple[list[Any], float]:
         """The weights and the last loss of ``fit`` on one device, with the same batches."""
-        from aerotrain.contract.training import TrainArguments
-        from aerotrain.data.dataset import load_dataset
-        from aerotrain.training.input_pipeline import InputPipeline
-        from aerotrain.training.model.code import UserCode
-        from aerotrain.training.model.keras_adapter import KERAS
-
         kind, options = ROWS[name]
         job, code = self._job("one_device", kind, **options), UserCode.load("kinds")
         arguments = TrainArguments.from_dict(job.arguments)
-        scratch = self._folder / f"fit-{job.run}"
+        dataset, scratch = load_dataset(arguments.data), self._folder / f"fit-{job.run}"
         scratch.mkdir()
         feed = InputPipeline(
-            job=job,
-            arguments=arguments,
-            dataset=load_dataset(arguments.data),
-            code=code,
-            scratch=scratch,
+            job=job, arguments=arguments, dataset=dataset, code=code, scratch=scratch
         )
         KERAS.seed(arguments.seed)
         model = code.build(arguments.all_hparams, feed.spec, arguments.dtype_policy)
@@ -163,11 +160,6 @@ class Table:
         return model.get_weights(), float(history.history["loss"][-1])
 
     def _outcome(self, name: str, job: Job, text: str) -> dict[str, Any]:
-        from aerotrain.data.dataset import load_dataset
-        from aerotrain.training.input.batches import batch_spec
-        from aerotrain.training.model.code import UserCode
-        from aerotrain.training.model_manifest import ModelManifest
-
         if errors := re.findall(r"error: (.*)$", text, re.MULTILINE):
             outcome = "refused" if "progress" not in text else "failed"
             return {"outcome": outcome, "said": errors[-1]}

@@ -1,17 +1,14 @@
 """``python -m devtools run|up|down``: a complete Airflow on this machine."""
 
 import argparse
-import errno
 import json
 import os
 import shlex
 import signal
 import socket
-import subprocess
 import sys
 import time
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -22,20 +19,19 @@ from aerotrain.supervisor.processes import send
 from devtools.dag_run import run_once
 from devtools.environment import BUCKET, HOST, PORT, base_url
 from devtools.home import USER, Home, Secrets, held, holder, wait_until_free
-from devtools.model_server import model_server
-from devtools.stack import check_project, end_marked, running_stack
+from devtools.stack import check_project, end_marked, model_server, running_stack
 
 #: Exit codes.
 _OK, _RUN_FAILED, _ERROR = 0, 1, 2
 
-#: The highest number of a TCP port, and the lowest that others than root may bind.
-_PORTS, _FREE_PORTS = 65535, 1024
+#: The highest number of a TCP port.
+_PORTS = 65535
 
 #: What the background process of ``up`` reports once its Airflow is up.
 _READY = "ready"
 
-#: How each line begins by which it reports a phase of its start.
-_PHASE = "phase:"
+#: How a line begins that names a phase of a start.
+_PHASE = "  "
 
 
 class Interrupted(BaseException):
@@ -56,8 +52,6 @@ def main() -> int:
                 return _run(home, project, options.dag, options.conf)
             case "up":
                 return up(home, project, options.port)
-            case "serve":
-                _serve(home, project, options.port, options.ready)
             case _:
                 return _down(home)
     except AerotrainError as error:
@@ -79,16 +73,13 @@ def _parser() -> argparse.ArgumentParser:
     run = subcommands.add_parser("run", help="run a pipeline once, and stop everything again")
     up = subcommands.add_parser("up", help="start Airflow, and leave it running")
     down = subcommands.add_parser("down", help="stop what `up` started")
-    serve = subcommands.add_parser("serve")  # started by `up`, in the background
-    for each in (run, up, down, serve):
+    for each in (run, up, down):
         each.add_argument(
             "--home", type=Path, default=Path(".local"), help="where everything is kept"
         )
     run.add_argument("--dag", default="digits", help="the pipeline, by the name of its DAG")
     run.add_argument("--conf", type=_conf, default={}, help="params of the run, as JSON")
     up.add_argument("--port", type=_port, help=f"where the UI answers; by default {PORT}")
-    serve.add_argument("--port", type=_port, required=True)
-    serve.add_argument("--ready", type=int, required=True, help="a file descriptor")
     return parser
 
 
@@ -119,8 +110,6 @@ def _run(home: Home, project: Path, dag: str, conf: dict[str, Any]) -> int:
     with held(home, "run"):
         _say(f"starting Airflow and its S3 server in {home.root} …")
         with running_stack(home, project, say=_say_phase) as stack:
-            for note in stack.notes:
-                _say(note)
             _say(f"Airflow is up after {time.monotonic() - begin:.1f} s at {stack.api.url}")
             _say_phase(f"waiting until the DAG processor has read {dag}")
             stack.wait_for_dag(dag)
@@ -152,11 +141,9 @@ def up(home: Home, project: Path, port: int | None) -> int:
     _interrupt_on_signals()
     _say(f"starting Airflow and its S3 server in {home.root} …")
     answer = _answer_of_server(home, project, port)
-    ready, *notes = answer.splitlines() or [""]
-    if ready != _READY:
+    if answer != _READY:
         raise FinalError(answer or f"Airflow did not come up; its log is {home.logs / 'up.log'}")
-    for each in (*notes, _login(home, base_url(port))):
-        _say(each)
+    _say(_login(home, base_url(port)))
     return _OK
 
 
@@ -179,37 +166,35 @@ def _models(home: Home) -> str:
 
 
 def _answer_of_server(home: Home, project: Path, port: int) -> str:
-    """Start ``serve`` in a new session, and return what it writes into the pipe.
-
-    The phases of the start are printed meanwhile.
-    """
+    """Fork the server of ``up``, print the phases of its start, and return what it says last."""
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", "devtools", "serve"]
-    options = ["--home", str(home.root), "--port", str(port), "--ready", str(writing)]
-    with (home.logs / "up.log").open("wb") as log:
-        server = subprocess.Popen(
-            [*command, *options],
-            cwd=project,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=(writing,),
-        )
+    if (server := os.fork()) == 0:
+        os.close(reading)
+        _detach(home.logs / "up.log")
+        _serve(home, project, port, writing)
     os.close(writing)
     try:
         with os.fdopen(reading) as pipe:
             answer = []
             for line in pipe:
                 if line.startswith(_PHASE):
-                    _say_phase(line.removeprefix(_PHASE).strip())
+                    _say(line.rstrip())
                 else:
                     answer.append(line)
             return "".join(answer).strip()
     except Interrupted:
-        server.terminate()
-        server.wait()
+        send([server], signal.SIGTERM)
+        os.waitpid(server, 0)
         raise
+
+
+def _detach(log: Path) -> None:
+    """Become a process of its own session, whose output goes to the log."""
+    os.setsid()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    streams = os.open(os.devnull, os.O_RDONLY), os.open(log, flags, 0o600)
+    for number, stream in zip((0, 1, 2), (*streams, streams[1]), strict=True):
+        os.dup2(stream, number)
 
 
 def _serve(home: Home, project: Path, port: int, ready: int) -> NoReturn:
@@ -218,11 +203,12 @@ def _serve(home: Home, project: Path, port: int, ready: int) -> NoReturn:
     Writes the phases of the start, and then "ready" or an error message, to the file descriptor
     ``ready``, and each restart to a file that a next ``up`` and ``down`` show.
     """
-    home.make()
     home.restarts.unlink(missing_ok=True)
-    _interrupt_on_signals()
     with os.fdopen(ready, "w", buffering=1) as pipe:
-        say = partial(print, _PHASE, file=pipe)
+
+        def say(phase: str) -> None:
+            print(f"{_PHASE}{phase} …", file=pipe)
+
         try:
             _check_free(port)
             with (
@@ -230,7 +216,7 @@ def _serve(home: Home, project: Path, port: int, ready: int) -> NoReturn:
                 running_stack(home, project, port, say) as stack,
                 model_server(home, stack.s3, say) as models,
             ):
-                pipe.write("\n".join([_READY, *stack.notes]))
+                print(_READY, file=pipe)
                 pipe.close()
                 was_full = ""
                 while True:
@@ -238,9 +224,9 @@ def _serve(home: Home, project: Path, port: int, ready: int) -> NoReturn:
                     news = [full] if full and not was_full else []
                     was_full = full
                     news += [*stack.restart_ended(), *filter(None, [models.restart_if_ended()])]
-                    for said in news:
+                    for line in news:
                         with suppress(OSError), home.restarts.open("a") as file:
-                            file.write(f"{time.strftime('%H:%M:%S')} {said}\n")
+                            file.write(f"{time.strftime('%H:%M:%S')} {line}\n")
                     time.sleep(1)
         except AerotrainError as error:
             if not pipe.closed:
@@ -260,17 +246,11 @@ def _check_free(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise FinalError(why_not_bound(port, error)) from error
-
-
-def why_not_bound(port: int, error: OSError) -> str:
-    """Why nothing can listen at the port, and what to do."""
-    if error.errno == errno.EACCES:
-        return (
-            f"port {port} needs root; choose a port of at least {_FREE_PORTS}, such as "
-            "`make up PORT=8080`"
-        )
-    return f"port {port} of {HOST} is taken; name another one: `make up PORT={port + 1}`"
+            other = max(port + 1, PORT)  # those below 1024 are root's
+            raise FinalError(
+                f"port {port} of {HOST} cannot be used ({error.strerror}); name another one: "
+                f"`make up PORT={other}`"
+            ) from error
 
 
 def _down(home: Home) -> int:
@@ -308,7 +288,7 @@ def _interrupt_on_signals() -> None:
 
 
 def _say_phase(phase: str) -> None:
-    _say(f"  {phase} …")
+    _say(f"{_PHASE}{phase} …")
 
 
 def _say(line: str) -> None:

@@ -105,8 +105,7 @@ class AirflowApi:
 
     def fail_task(self, dag: str, run: str, task: str) -> None:
         """Mark the instance of an unmapped task as failed, as the button in the UI does."""
-        path = f"{_run(dag, run)}/taskInstances/{quote(task)}"
-        self._ask("PATCH", path, json={"new_state": "failed"})
+        self._ask("PATCH", _task(dag, run, task), json={"new_state": "failed"})
 
     def task_instances(self, dag: str, run: str) -> list[dict[str, Any]]:
         """Every task instance of the run; mapped ones are listed separately."""
@@ -125,10 +124,8 @@ class AirflowApi:
 
         With the token of an earlier call, only what was logged since then.
         """
-        path = (
-            f"{_run(instance['dag_id'], instance['dag_run_id'])}/taskInstances/"
-            f"{quote(instance['task_id'])}/logs/{instance['try_number']}"
-        )
+        task = _task(instance["dag_id"], instance["dag_run_id"], instance["task_id"])
+        path = f"{task}/logs/{instance['try_number']}"
         params = {"map_index": instance["map_index"]} | ({"token": token} if token else {})
         answer = self._ask("GET", path, params=params, headers={"Accept": "application/json"})
         events = [each for each in answer["content"] if isinstance(each, dict)]
@@ -136,8 +133,7 @@ class AirflowApi:
 
     def result(self, dag: str, run: str, task: str) -> Any:
         """The return value of an unmapped task; None if it has none."""
-        path = f"{_run(dag, run)}/taskInstances/{quote(task)}/xcomEntries/return_value"
-        response = self._send("GET", path)
+        response = self._send("GET", f"{_task(dag, run, task)}/xcomEntries/return_value")
         if response.status_code == httpx.codes.NOT_FOUND:
             return None
         return _checked(response)["value"]
@@ -157,6 +153,10 @@ class AirflowApi:
 
 def _run(dag: str, run: str) -> str:
     return f"/dags/{quote(dag)}/dagRuns/{quote(run, safe='')}"
+
+
+def _task(dag: str, run: str, task: str) -> str:
+    return f"{_run(dag, run)}/taskInstances/{quote(task)}"
 
 
 def _checked(response: httpx.Response) -> Any:

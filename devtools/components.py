@@ -1,26 +1,22 @@
 """Airflow's components: processes that are forked from one that has imported Airflow."""
 
 import json
-import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.supervisor.processes import send, session_of
+from aerotrain.supervisor.processes import is_alive, send, session_of
 from devtools import preloaded
 from devtools.home import Home
 from devtools.servers import Restartable, last_lines
 
-#: The modules that each component imports at its start, or before it serves.
 _ALL = ("airflow.__main__", "airflow.cli.cli_parser", "airflow.models", "airflow.serialization")
 _OF_TASKS = (
     "airflow.sdk.execution_time.supervisor",
@@ -30,27 +26,22 @@ _OF_TASKS = (
     "aerotrain.launch.process.backend",
     "airflow.providers.amazon.aws.hooks.base_aws",
 )
-MODULES: Mapping[str, Sequence[str]] = {
-    "migration": (*_ALL, "airflow.cli.commands.db_command", "airflow.utils.db"),
-    "api-server": (
-        *_ALL,
-        "uvicorn",
-        "airflow.cli.commands.api_server_command",
-        "airflow.api_fastapi.app",
+_COMMANDS = "airflow.cli.commands"
+_PROCESSOR = (f"{_COMMANDS}.dag_processor_command", "airflow.dag_processing.processor")
+_SCHEDULER = (f"{_COMMANDS}.scheduler_command", "airflow.executors.local_executor")
+_API_SERVER = ("uvicorn", f"{_COMMANDS}.api_server_command", "airflow.api_fastapi.app")
+
+#: How ``airflow`` is called for each component, and the modules that it imports at its start, or
+#: before it serves.
+COMPONENTS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "migration": ("db migrate", (*_ALL, f"{_COMMANDS}.db_command", "airflow.utils.db")),
+    "api-server": ("api-server", (*_ALL, *_API_SERVER)),
+    "dag-processor": ("dag-processor", (*_ALL, *_OF_TASKS, *_PROCESSOR)),
+    "scheduler": ("scheduler --skip-serve-logs", (*_ALL, *_OF_TASKS, *_SCHEDULER)),
+    "triggerer": (
+        "triggerer --skip-serve-logs",
+        (*_ALL, f"{_COMMANDS}.triggerer_command"),
     ),
-    "dag-processor": (
-        *_ALL,
-        *_OF_TASKS,
-        "airflow.cli.commands.dag_processor_command",
-        "airflow.dag_processing.processor",
-    ),
-    "scheduler": (
-        *_ALL,
-        *_OF_TASKS,
-        "airflow.cli.commands.scheduler_command",
-        "airflow.executors.local_executor",
-    ),
-    "triggerer": (*_ALL, "airflow.cli.commands.triggerer_command"),
 }
 
 
@@ -97,29 +88,24 @@ class Preloaded:
 class Component(Restartable):
     """A process of Airflow in a session of its own, with its output in a log file.
 
-    The id of the session, which is that of the process, is added to the file ``sessions``.
+    The id of the session, which is that of the process, is added to the home's ``sessions``.
     Ctrl-C in the terminal does not reach it.
     """
 
     def __init__(
-        self,
-        name: str,
-        subcommand: str,
-        environment: Mapping[str, str],
-        airflow: Preloaded,
-        log: Path,
-        sessions: Path,
+        self, name: str, environment: Mapping[str, str], airflow: Preloaded, home: Home
     ) -> None:
-        super().__init__(name, log)
+        super().__init__(name, home.logs / f"{name}.log")
+        subcommand, modules = COMPONENTS[name]
         self._airflow = airflow
         self._start = {
             "words": subcommand.split(),
             "environment": dict(environment),
-            "log": str(log),
-            "modules": MODULES[name],
+            "log": str(self._log),
+            "modules": modules,
         }
         self._log.unlink(missing_ok=True)
-        self._sessions = sessions
+        self._sessions = home.sessions
         self._dead: set[int] = set()
         self.start()
 
@@ -127,17 +113,16 @@ class Component(Restartable):
         self.pid = self._airflow.ask({"start": self._start})
         with self._sessions.open("a") as file:
             print(self.pid, file=file)
-        self._handle = os.pidfd_open(self.pid)
         self._exit_code: int | None = None
 
     @property
     def has_ended(self) -> bool:
-        return self._exit_code is not None or bool(select.select([self._handle], [], [], 0)[0])
+        """Until it is waited for, its process id is that of no other process."""
+        return self._exit_code is not None or not is_alive(self.pid)
 
     def exit_code(self) -> int:
         if self._exit_code is None:
             self._exit_code = self._airflow.ask({"wait": self.pid})
-            os.close(self._handle)
         return self._exit_code
 
     def restart_if_ended(self) -> str:

@@ -1,24 +1,27 @@
-"""One run of a DAG: triggered and followed over the REST API, and reported at its end."""
+"""One run of a DAG: triggered and followed over the REST API, shown line by line, and reported."""
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from graphlib import TopologicalSorter
 from typing import Any
 from urllib.parse import quote
 
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 from aerotrain.contract.status import Progress
 from devtools.airflow_api import AirflowApi
-from devtools.display import Display, in_order, task_rows
 from devtools.environment import PORT, base_url
 from devtools.home import Home
-from devtools.report import collect
+from devtools.report import report
 from devtools.stack import Stack
 
 #: Seconds between two requests for the state of a run. The API takes about 20 ms for one.
 _LOOK_EVERY = 0.5
+
+#: Seconds between two lines of training progress.
+_LINE_EVERY = 5.0
 
 #: Seconds after a restart in which others may end that depended on what was restarted.
 _RESTART_SECONDS = 60.0
@@ -29,6 +32,13 @@ _FOLDS = ("::group::", "::endgroup::")
 #: The number of lines shown of a failed task's log.
 _LAST_LINES = 20
 
+#: The states of Airflow's task instances that have ended, and of those that are under way.
+_ENDED = ("success", "failed", "upstream_failed", "skipped", "removed")
+_UNDER_WAY = ("running", "deferred", "up_for_retry", "restarting", "queued", "scheduled")
+
+#: The state of a mapped task is the first of these that one of its instances has.
+_PRECEDENCE = ("failed", "upstream_failed", *_UNDER_WAY, "success", "skipped", "removed")
+
 
 def run_once(stack: Stack, home: Home, dag: str, conf: Mapping[str, Any], begin: float) -> bool:
     """Run the DAG once on a running stack, and report; returns whether it succeeded.
@@ -38,23 +48,15 @@ def run_once(stack: Stack, home: Home, dag: str, conf: Mapping[str, Any], begin:
     api = stack.api
     with _failed_unless_ended(api, dag, api.trigger(dag, conf)) as run:
         print(f"{dag} was triggered after {time.monotonic() - begin:.1f} s", flush=True)
-        state, training = _follow(stack, home, dag, run, Display())
+        state = _follow(stack, home, dag, run)
     if state != "success":
         print(later_addresses(_why_failed(api, dag, run), api.url))
         print(
             f"{dag} failed, and this Airflow is stopped. {how_to_look(home, dag, run)}", flush=True
         )
         return False
-    report = collect(
-        api,
-        stack.s3,
-        home,
-        dag=dag,
-        run=run,
-        seconds=time.monotonic() - begin,
-        seconds_per_step=training.seconds_per_step,
-    )
-    print(f"\n{report}", flush=True)
+    print(f"\n{dag} succeeded in {time.monotonic() - begin:.0f} s (run {run})")
+    print(report(api, stack.s3, home, dag, run), flush=True)
     return True
 
 
@@ -81,81 +83,99 @@ def _failed_unless_ended(api: AirflowApi, dag: str, run: str) -> Iterator[str]:
         raise
 
 
-def _follow(
-    stack: Stack, home: Home, dag: str, run: str, shown: Display
-) -> tuple[str, "_Training"]:
-    """Show the run until it has ended; returns its last state and the training progress.
+def _follow(stack: Stack, home: Home, dag: str, run: str) -> str:
+    """Show the run until it has ended; returns its last state.
 
     Raises:
         FinalError: the disk is full.
     """
-    api, training = stack.api, _Training()
-    tasks = in_order(api.tasks(dag))
+    api = stack.api
+    display = _Display(api, in_order(api.tasks(dag)))
     restarting_until = 0.0
     while True:
         if full := home.why_full():
             raise FinalError(full)
         if restarted := stack.restart_ended():
-            for said in restarted:
-                shown.say(said)
+            print("\n".join(restarted), flush=True)
             stack.wait_for_api()
             restarting_until = time.monotonic() + _RESTART_SECONDS
         try:
             state = api.run_state(dag, run)  # read first: once it has ended, so have its tasks
-            instances = api.task_instances(dag, run)
-            training.read(api, instances)
+            display.show(api.task_instances(dag, run))
         except TemporaryError:
             if not stack.has_ended and time.monotonic() > restarting_until:
                 raise
         else:
-            shown.show(task_rows(tasks, instances, datetime.now(UTC)), training.now)
             if state in ("success", "failed"):
-                return state, training
+                return state
         time.sleep(_LOOK_EVERY)
 
 
-class _Training:
-    """The progress lines of the training task, each with its time, read while it runs."""
+class _Display:
+    """Prints a line for every change of a task, and the progress of a training now and then."""
 
-    def __init__(self) -> None:
-        self._first: tuple[datetime, Progress] | None = None
-        self._last: tuple[datetime, Progress] | None = None
-        self._tokens: dict[str, str | None] = {}
+    def __init__(self, api: AirflowApi, tasks: Sequence[str]) -> None:
+        self._api = api
+        self._tasks = tasks
+        self._shown: dict[str, str] = {}
+        self._read: dict[str, str | None] = {}  # until where, the log of a task instance
+        self._progress: Progress | None = None
+        self._line_due = 0.0
 
-    def read(self, api: AirflowApi, instances: list[dict[str, Any]]) -> None:
-        """Read new progress lines in the logs of the tasks that are running or have just ended."""
+    def show(self, instances: Sequence[Mapping[str, Any]]) -> None:
+        for task in self._tasks:
+            state, seconds = state_of(task, instances, datetime.now(UTC))
+            if self._shown.get(task, task) != state:
+                self._shown[task] = state
+                ended = seconds is not None and state.endswith(_ENDED)
+                print(f"{state} ({seconds:.1f} s)" if ended else state, flush=True)
+        self._read_progress(instances)
+        if self._progress and time.monotonic() >= self._line_due:
+            print(f"train {self._progress}", flush=True)
+            self._progress = None
+            self._line_due = time.monotonic() + _LINE_EVERY
+
+    def _read_progress(self, instances: Sequence[Mapping[str, Any]]) -> None:
+        """Read what tasks that run have logged since the last call."""
         for instance in instances:
-            key = f"{instance['id']} {instance['try_number']}"
-            running = instance["state"] == "running"
-            if instance["map_index"] >= 0 or not (running or self._tokens.get(key)):
-                continue
-            events, token = api.log(instance, self._tokens.get(key))
-            self._tokens[key] = token if running else None
-            for event in events:
-                progress = Progress.parse(str(event.get("event", "")))
-                if progress is not None:
-                    self._add(datetime.fromisoformat(event["timestamp"]), progress)
+            if instance["state"] == "running" and instance["map_index"] < 0:
+                key = f"{instance['id']} {instance['try_number']}"
+                events, self._read[key] = self._api.log(instance, self._read.get(key))
+                for event in events:
+                    found = Progress.parse(str(event.get("event", "")))
+                    self._progress = found or self._progress
 
-    def _add(self, at: datetime, progress: Progress) -> None:
-        self._last = (at, progress)
-        if self._first is None or progress.step < self._first[1].step:
-            self._first = self._last
 
-    @property
-    def now(self) -> Progress | None:
-        """The latest progress, or None once no steps are left."""
-        if self._last is None or self._last[1].step >= self._last[1].steps:
-            return None
-        return self._last[1]
+def in_order(tasks: Mapping[str, Sequence[str]]) -> list[str]:
+    """The tasks in topological order; ``tasks`` maps each to its downstream tasks."""
+    sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(tasks, ()))
+    for task, followers in tasks.items():
+        for follower in followers:
+            sorter.add(follower, task)
+    return list(sorter.static_order())
 
-    @property
-    def seconds_per_step(self) -> float | None:
-        """The mean from the first progress line to the last; None if there are not two."""
-        if self._first is None or self._last is None:
-            return None
-        (began, first), (ended, last) = self._first, self._last
-        steps = last.step - first.step
-        return (ended - began).total_seconds() / steps if steps > 0 else None
+
+def state_of(
+    task: str, instances: Sequence[Mapping[str, Any]], now: datetime
+) -> tuple[str, float | None]:
+    """A task with the state of all its instances, and the seconds since its start, if any.
+
+    ``train running``, or ``prepare.partition 3/4 queued`` for a mapped task. ``instances`` are
+    those of the run, as the REST API returns them.
+    """
+    own = [each for each in instances if each["task_id"] == task]
+    states = [each["state"] for each in own]
+    words = [task]
+    if mapped := sum(each["map_index"] >= 0 for each in own):
+        words.append(f"{sum(state in _ENDED for state in states)}/{mapped}")
+    words += [state for state in _PRECEDENCE if state in states][:1]
+    started = [each for each in own if each["start_date"]]
+    begins = [datetime.fromisoformat(each["start_date"]) for each in started]
+    ends = [
+        datetime.fromisoformat(each["end_date"]) if each["end_date"] else now for each in started
+    ]
+    seconds = max(0.0, (max(ends) - min(begins)).total_seconds()) if started else None
+    return " ".join(words), seconds
 
 
 def _why_failed(api: AirflowApi, dag: str, run: str) -> str:
@@ -173,6 +193,4 @@ def _end_of_log(api: AirflowApi, instance: Mapping[str, Any]) -> str:
     lines = [str(event.get("event", json.dumps(event))) for event in events]
     last = [line for line in lines if not line.startswith(_FOLDS)][-_LAST_LINES:]
     shown = [f"task {name} failed; its log ends:", *(f"  {line}" for line in last)]
-    if errors:
-        shown.append(f"error: {errors[-1]}")
-    return "\n".join(shown)
+    return "\n".join([*shown, *(f"error: {error}" for error in errors[-1:])])

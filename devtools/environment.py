@@ -76,15 +76,6 @@ def config_text(environment: Mapping[str, str]) -> str:
     return text.getvalue()
 
 
-def sqlite(home: Home) -> str:
-    """The address of a database in a file, with which Airflow has no backfill.
-
-    SQLite waits 5 s for another writer by default. On a busy machine that is too short, and a task
-    would fail with "database is locked". Airflow itself turns WAL on.
-    """
-    return f"sqlite:///{home.sqlite}?timeout=60"
-
-
 def store_environment(endpoint: str, access_key: str, secret_key: str) -> dict[str, str]:
     """The variables by which tasks use the S3 server at ``endpoint``."""
     connection = {

@@ -4,7 +4,6 @@ import base64
 import fcntl
 import json
 import os
-import pwd
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -29,9 +28,8 @@ class Home:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.airflow = root / "airflow"  # AIRFLOW_HOME: the task logs, and a database in SQLite
+        self.airflow = root / "airflow"  # AIRFLOW_HOME, with the logs of tasks
         self.config = self.airflow / "airflow.cfg"  # for the command `airflow`
-        self.sqlite = self.airflow / "airflow.db"  # only where PostgreSQL cannot run
         self.postgres = root / "postgres"  # the data of PostgreSQL, one folder per major version
         self.store = root / "store"  # the data of the S3 server
         self.scratch = root / "scratch"  # the working directories of replicas
@@ -94,10 +92,9 @@ class Home:
             FinalError: another user did.
         """
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-            owner = self.secrets.stat().st_uid
-            if owner != os.geteuid():
+            if (owner := self.secrets.stat().st_uid) != os.geteuid():
                 raise FinalError(
-                    f"the Airflow in {self.root} is that of the user {_name_of(owner)}; use it as "
+                    f"the Airflow in {self.root} is that of the user with id {owner}; use it as "
                     "that user, or name another folder by HOME_DIR=FOLDER"
                 )
 
@@ -115,30 +112,19 @@ class Secrets:
     @classmethod
     def of(cls, home: Home) -> "Secrets":
         """The secrets of this home, created by the first call and unchanged afterwards."""
-        path = home.secrets
-        if not path.exists():
-            write_private(path, json.dumps(asdict(cls._made())))
-        ours = cls(**json.loads(path.read_text()))
+        if not home.secrets.exists():
+            made = cls(
+                password=secrets.token_urlsafe(12),
+                jwt_secret=secrets.token_hex(64),
+                # 32 bytes in URL-safe base64: https://github.com/fernet/spec
+                fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+                secret_key=secrets.token_hex(32),
+                database_password=secrets.token_hex(32),
+            )
+            write_private(home.secrets, json.dumps(asdict(made)))
+        ours = cls(**json.loads(home.secrets.read_text()))
         write_private(home.passwords, json.dumps({USER: ours.password}))
         return ours
-
-    @classmethod
-    def _made(cls) -> "Secrets":
-        return cls(
-            password=secrets.token_urlsafe(12),
-            jwt_secret=secrets.token_hex(64),
-            # 32 bytes in URL-safe base64: https://github.com/fernet/spec
-            fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
-            secret_key=secrets.token_hex(32),
-            database_password=secrets.token_hex(32),
-        )
-
-
-def _name_of(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)
 
 
 def write_private(path: Path, text: str) -> None:

