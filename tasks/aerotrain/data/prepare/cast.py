@@ -1,9 +1,9 @@
 """Cast a source's batch to the schema of the data set, and reject rows that do not fit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,15 +50,10 @@ class CastBatch:
 
     columns: Columns
     rows: NDArray[np.int64]
-    keys: Columns
-    missing: Mapping[str, int]
-    rounded: Mapping[str, int]
     rejected: Sequence[Rejected]
-
-    @classmethod
-    def without_rows(cls, batch: Batch) -> Self:
-        rows = np.zeros(0, np.int64)
-        return cls(columns={}, rows=rows, keys={}, missing={}, rounded={}, rejected=batch.rejected)
+    keys: Columns = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
+    rounded: Mapping[str, int] = field(default_factory=dict)
 
 
 def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBatch:
@@ -72,7 +67,7 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
         SourceError: a column is missing, or its type is not the schema's.
     """
     if not len(batch):  # it lacks columns if all of its lines are rejected
-        return CastBatch.without_rows(batch)
+        return CastBatch(columns={}, rows=np.zeros(0, np.int64), rejected=batch.rejected)
     values = {name: _values(batch, name, feature) for name, feature in schema.items()}
     nulls = {name: mask for name, each in values.items() if (mask := _nulls(each)) is not None}
     rejections = _Rejections(batch)
