@@ -152,10 +152,11 @@ _PREPARE_AND_DIE = """
     from aerotrain.standalone import prepare
 
     def prepare_and_die(store, module, left):
-        def die_before_a_write(event, _arguments):
+        def die_before_a_write(event, arguments):
             nonlocal left
-            if event == "os.rename" and (left := left - 1) < 0:
-                os.kill(os.getpid(), 9)
+            if event == "os.rename" and store.removeprefix("file://") in str(arguments[1]):
+                if (left := left - 1) < 0:
+                    os.kill(os.getpid(), 9)
 
         sys.addaudithook(die_before_a_write)
         prepare(store, Path(scratch) / "killed", module, splits={"train": 1.0})

@@ -1,6 +1,5 @@
 """Preparing files: any source, any split, a quarantine, and only changed partitions again."""
 
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -18,11 +17,10 @@ from aerotrain.data.dataset import Feature, load_dataset, load_statistics
 from aerotrain.data.hashing import Hashes
 from aerotrain.data.partitions import grouped
 from aerotrain.data.prepare import batch_writer, duplicates
-from aerotrain.data.records import read_frames
 from aerotrain.data.sources import Fragment, SourceError, lines, text
-from aerotrain.data.sources.tfrecord import features_of
 from aerotrain.standalone import prepare
 from aerotrain.store import MANIFEST, open_store
+from support.prepared import records
 
 
 @pytest.fixture
@@ -63,16 +61,6 @@ def files(tmp_path: Path, *tables: Mapping[str, Any]) -> dict[str, Any]:
     for number, columns in enumerate(tables):
         pq.write_table(pa.table(columns), folder / f"{number}.parquet")
     return source(folder)
-
-
-def records(url: str, split: str) -> list[dict[str, Any]]:
-    """The records of a split as they are stored, scalars as plain values."""
-    found = []
-    store = open_store(url)
-    for shard in load_dataset(url).splits[split].shards:
-        for _, record in read_frames(io.BytesIO(store.get(shard.file))):
-            found.append({name: values[0] for name, (_, values) in features_of(record).items()})
-    return found
 
 
 def by_split(url: str) -> dict[str, list[int]]:

@@ -61,7 +61,7 @@ DATA = "data"
 ALIAS, PROMOTIONS, REMOVALS = "aliases/serving.json", "aliases/promotions", "aliases/removals"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ItemKind:
     """The entries of a pipeline's ``folder``, each of which retention keeps or removes as a whole.
 
@@ -72,9 +72,9 @@ class ItemKind:
     title: str
     folder: str
     names: str
-    is_folder: bool = True
-    has_manifest: bool = False
     documents: tuple[str, ...] = ()
+    has_manifest: bool = False
+    is_folder: bool = True
 
 
 _FINGERPRINT, _SHA256, _MANIFEST = r"[0-9a-f]{8,64}", r"[0-9a-f]{64}", "manifest.json"
@@ -84,30 +84,12 @@ _OF_JOBS = (JOB, MODEL, STARTED_FROM, RESULT)
 ITEM_KINDS: Mapping[str, ItemKind] = {
     kind.folder: kind
     for kind in (
-        ItemKind(title="run", folder=RUNS, names=r".+", documents=_OF_JOBS),
-        ItemKind(
-            title="version",
-            folder=VERSIONS,
-            names=r"[1-9]\d*",
-            has_manifest=True,
-            documents=(_MANIFEST,),
-        ),
-        ItemKind(
-            title="data set",
-            folder=DATASETS,
-            names=_FINGERPRINT,
-            has_manifest=True,
-            documents=(PLAN,),
-        ),
-        ItemKind(
-            title="predictions",
-            folder=PREDICTIONS,
-            names=_FINGERPRINT,
-            has_manifest=True,
-            documents=(PLAN,),
-        ),
-        ItemKind(title="code archive", folder=CODE, names=rf"{_SHA256}\.tar\.gz", is_folder=False),
-        ItemKind(title="reuse record", folder=REUSE, names=rf"{_SHA256}\.json", is_folder=False),
+        ItemKind("run", RUNS, r".+", _OF_JOBS),
+        ItemKind("version", VERSIONS, r"[1-9]\d*", (_MANIFEST,), has_manifest=True),
+        ItemKind("data set", DATASETS, _FINGERPRINT, (PLAN,), has_manifest=True),
+        ItemKind("predictions", PREDICTIONS, _FINGERPRINT, (PLAN,), has_manifest=True),
+        ItemKind("code archive", CODE, rf"{_SHA256}\.tar\.gz", is_folder=False),
+        ItemKind("reuse record", REUSE, rf"{_SHA256}\.json", is_folder=False),
     )
 }
 

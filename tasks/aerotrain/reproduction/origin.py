@@ -1,12 +1,9 @@
 """What an exported version was made of, by its manifests, and what of that has changed."""
 
 import json
-import multiprocessing
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,19 +155,10 @@ def _difference(was: DatasetPlan, now: DatasetPlan) -> str:
 
 
 def _planned_now(rules: PlanArguments, code: str | None) -> DatasetPlan:
-    """The plan of the source as it is now, by a process that may import the user's modules."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            return pool.submit(_plan, rules, code).result()
-        except BrokenProcessPool as error:
-            raise RuntimeError("the process that listed it was ended") from error
-
-
-def _plan(rules: PlanArguments, code: str | None) -> DatasetPlan:
+    """The plan of the source as it is now, which may be a module of the user's."""
     with tempfile.TemporaryDirectory() as folder:
         if code is not None:
-            unpacked = str(fetch_code(code, Path(folder))) if "://" in code else code
-            sys.path.insert(0, unpacked)
+            sys.path.insert(0, str(fetch_code(code, Path(folder))) if "://" in code else code)
         return make_plan(rules)[0]
 
 

@@ -201,7 +201,7 @@ class RemovalPlan:
     """What goes, by kind and then oldest first, and the reason of each item that is kept, by key.
 
     ``written_since`` is the time, in seconds since 1970, since which whatever was written is kept.
-    ``marks`` are the keys of marks of removals that did not end, of versions that are kept.
+    ``marks`` are the keys of marks of removals of versions that did not end.
     """
 
     policy: RetentionPolicy
@@ -261,7 +261,6 @@ def make_plan(
     ]
     order = list(ITEM_KINDS)
     going.sort(key=lambda each: (order.index(each.folder), each.modified, each.key))
-    gone = {each.key for each in going}
     return RemovalPlan(
         policy=policy,
         written_since=since,
@@ -270,8 +269,7 @@ def make_plan(
         marks=tuple(
             each.key
             for each in contents.removals
-            if each.modified <= since and _version_of(each.key) not in gone
-            if pipeline in (None, each.key.partition("/")[0])
+            if each.modified <= since and pipeline in (None, each.key.partition("/")[0])
         ),
     )
 
@@ -333,11 +331,6 @@ def _keep_what_they_need(
         kept |= {key: found[key] for key in new}
     for key, why in starts.items():
         kept.setdefault(key, why)
-
-
-def _version_of(mark: str) -> str:
-    """The key of the version whose removal ``mark`` marks."""
-    return f"{mark.partition('/')[0]}/{VERSIONS}/{_name(mark).removesuffix('.json')}"
 
 
 def _date(modified: float) -> str:

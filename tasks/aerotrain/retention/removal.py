@@ -28,6 +28,8 @@ def remove(store: Store, plan: RemovalPlan, say: Callable[[str], None] = print) 
     Returns:
         How many ``items`` and ``bytes`` were removed, and how many items were ``left``.
     """
+    for mark in plan.marks:
+        store.delete(mark)
     done = {"items": 0, "bytes": 0, "left": 0}
     for item in plan.going:
         is_removed = _remove(store, item, plan)
@@ -37,8 +39,6 @@ def remove(store: Store, plan: RemovalPlan, say: Callable[[str], None] = print) 
         else:
             done["left"] += 1
         say(f"{'removed' if is_removed else 'left, because it was used meanwhile'}: {item.key}")
-    for mark in plan.marks:
-        store.delete(mark)
     return done
 
 

@@ -25,8 +25,8 @@ VERSION = 1
 #: Bytes of one range.
 RANGE = 4 * 2**20
 
-#: Range requests of one object in flight.
-_AHEAD = 4
+#: Requests in flight: ranges of one object by a shared pool, and all others.
+_AHEAD, _AT_ONCE = 4, 8
 
 #: Downloads of an object that differs from its manifest each time, until it counts as corrupt.
 _DOWNLOADS = 2
@@ -162,10 +162,11 @@ def fetch_file(
         StoreFull: the disk is full.
     """
     url = f"{source.url}/{key}"
-    with nullcontext(pool) if pool else ThreadPoolExecutor(_AHEAD) as requests:
+    ahead = _AHEAD if pool else _AT_ONCE
+    with nullcontext(pool) if pool else ThreadPoolExecutor(ahead) as requests:
         for _ in range(_DOWNLOADS):
             try:
-                found = _download(source, key, expected, path, requests)
+                found = _download(source, key, expected, path, requests, ahead)
             except MissingError as error:
                 raise gone(url) from error
             except OSError as error:
@@ -176,7 +177,7 @@ def fetch_file(
 
 
 def _download(
-    source: Store, key: str, expected: StoredFile, path: Path, pool: Executor
+    source: Store, key: str, expected: StoredFile, path: Path, pool: Executor, ahead: int
 ) -> StoredFile:
     """Download the object, and keep it if it is as expected; returns what came."""
     etag = source.stat(key).etag
@@ -188,7 +189,7 @@ def _download(
 
     def write(file: IO[bytes]) -> None:
         nonlocal size
-        for data in in_order(pool, part, range(0, end, RANGE), _AHEAD):
+        for data in in_order(pool, part, range(0, end, RANGE), ahead):
             digest.update(data)
             size += len(data)
             file.write(data)
@@ -218,9 +219,6 @@ def corrupt(url: str, expected: StoredFile, found: StoredFile) -> CorruptError:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-#: Requests in flight, for small objects.
-_AT_ONCE = 8
 
 
 def each_of(request: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:

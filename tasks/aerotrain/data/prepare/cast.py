@@ -1,9 +1,9 @@
 """Cast a source's batch to the schema of the data set, and reject rows that do not fit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,15 +50,10 @@ class CastBatch:
 
     columns: Columns
     rows: NDArray[np.int64]
-    keys: Columns
-    missing: Mapping[str, int]
-    rounded: Mapping[str, int]
     rejected: Sequence[Rejected]
-
-    @classmethod
-    def without_rows(cls, batch: Batch) -> Self:
-        rows = np.zeros(0, np.int64)
-        return cls(columns={}, rows=rows, keys={}, missing={}, rounded={}, rejected=batch.rejected)
+    keys: Columns = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
+    rounded: Mapping[str, int] = field(default_factory=dict)
 
 
 def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBatch:
@@ -72,28 +67,11 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
         SourceError: a column is missing, or its type is not the schema's.
     """
     if not len(batch):  # it lacks columns if all of its lines are rejected
-        return CastBatch.without_rows(batch)
+        return CastBatch(columns={}, rows=np.zeros(0, np.int64), rejected=batch.rejected)
     values = {name: _values(batch, name, feature) for name, feature in schema.items()}
     nulls = {name: mask for name, each in values.items() if (mask := _nulls(each)) is not None}
     rejections = _Rejections(batch)
-    lacking = [name for name in nulls if _has_no_missing(name, schema[name], rules, batch)]
-    advice = _advice([n for n in lacking if n != rules.label], schema, values)
-    for name in lacking:
-        why = f"column {name!r} is missing, and {schema[name].dtype} has no value for missing; "
-        rejections.add(
-            np.flatnonzero(nulls[name]),
-            f"the label {name!r} is missing" if name == rules.label else why + advice,
-        )
-    for name, each in values.items():
-        if not schema[name].is_float and isinstance(each, pa.Array) and is_list_type(each.type):
-            rejections.add(
-                np.flatnonzero(nulls_within(each)),
-                f"column {name!r} has a null within its list, and {schema[name].dtype} has no "
-                "value for missing; write one in its place"
-                + (", or declare it float32 in 'types'" if "int" in schema[name].dtype else ""),
-            )
-    for name in batch.padding.keys() & schema.keys():
-        rejections.add(*_longer_than(batch.padding[name], name, values[name]))
+    _reject_missing(rejections, values, nulls, schema, rules)
     rows = rejections.accepted()
     columns: dict[str, Column] = {}
     keys: dict[str, Column] = {}
@@ -135,11 +113,41 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
     )
 
 
+def _reject_missing(
+    rejections: "_Rejections",
+    values: Mapping[str, Any],
+    nulls: Mapping[str, Mask],
+    schema: Schema,
+    rules: PlanArguments,
+) -> None:
+    """Reject rows with a null that the data set has no value for, or with too long a list."""
+    lacking = [
+        name for name in nulls if _has_no_missing(name, schema[name], rules, rejections.batch)
+    ]
+    advice = _advice([n for n in lacking if n != rules.label], schema, values)
+    for name in lacking:
+        why = f"column {name!r} is missing, and {schema[name].dtype} has no value for missing; "
+        rejections.add(
+            np.flatnonzero(nulls[name]),
+            f"the label {name!r} is missing" if name == rules.label else why + advice,
+        )
+    for name, each in values.items():
+        if not schema[name].is_float and isinstance(each, pa.Array) and is_list_type(each.type):
+            rejections.add(
+                np.flatnonzero(nulls_within(each)),
+                f"column {name!r} has a null within its list, and {schema[name].dtype} has no "
+                "value for missing; write one in its place"
+                + (", or declare it float32 in 'types'" if "int" in schema[name].dtype else ""),
+            )
+    for name in rejections.batch.padding.keys() & schema.keys():
+        rejections.add(*_longer_than(rejections.batch.padding[name], name, values[name]))
+
+
 class _Rejections:
     """The rejected rows of a batch, each with the first reason that was found."""
 
     def __init__(self, batch: Batch) -> None:
-        self._batch = batch
+        self.batch = batch
         self._reasons: dict[int, str] = {}
 
     def add(self, rows: NDArray[np.int64], reason: str) -> None:
@@ -147,10 +155,10 @@ class _Rejections:
             self._reasons.setdefault(row, reason)
 
     def accepted(self) -> NDArray[np.int64]:
-        return np.delete(np.arange(len(self._batch)), list(self._reasons))
+        return np.delete(np.arange(len(self.batch)), list(self._reasons))
 
     def rejected(self) -> list[Rejected]:
-        return [self._batch.reject(row, self._reasons[row]) for row in sorted(self._reasons)]
+        return [self.batch.reject(row, self._reasons[row]) for row in sorted(self._reasons)]
 
 
 def _values(batch: Batch, name: str, feature: Feature) -> Any:

@@ -6,8 +6,8 @@ those of all partitions, one range of values at a time. Where two hashes are equ
 read again to compare the keys themselves.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +31,6 @@ RANGE_HASHES = 2**22
 
 #: Repeated hashes whose records are compared.
 _MOST_REPEATED = 1000
-
-_LEAST_READ = 2**12
 
 
 def check_unique(
@@ -58,20 +56,28 @@ def check_unique(
         _check_same(plan, [fragments], each, count)
 
 
-def check_unique_across(store: Store, plan: DatasetPlan, records: Sequence[int]) -> None:
-    """Check that keys are unique across partitions, which have ``records`` records each.
+def check_unique_across(
+    store: Store, plan: DatasetPlan, records: Mapping[int, int], scratch: Path
+) -> None:
+    """Check that keys are unique across the partitions, which have ``records`` records each.
+
+    Their hashes are on the disk meanwhile, 8 bytes each.
 
     Raises:
         FinalError: two records share a key; the message names their positions.
     """
-    have_keys = [partition for partition, count in enumerate(records) if count]
-    keys = list(each_of(lambda number: _Keys(store, number, records[number]), have_keys))
-    ranges = max(1, -(-sum(records) // RANGE_HASHES))
-    for number in range(1, ranges + 1):
-        end = None if number == ranges else 2**64 * number // ranges
-        found = list(each_of(partial(_Keys.below, end=end, ranges=ranges), keys))
+
+    def fetched(partition: int) -> Hashes:
+        path = scratch / f"{partition}.keys"
+        store.download(key_of(KEYS, partition), path)
+        return np.memmap(path, "<u8", "r")
+
+    keys = list(each_of(fetched, records))
+    ranges = max(1, -(-sum(records.values()) // RANGE_HASHES))
+    for first, end in pairwise(2**64 * number // ranges for number in range(ranges + 1)):
+        found = [_between(each, first, end - 1) for each in keys]
         hashes = np.concatenate([np.zeros(0, np.uint64), *found])
-        partitions = np.repeat([each.partition for each in keys], [len(each) for each in found])
+        partitions = np.repeat([*records], [len(each) for each in found])
         order = np.argsort(hashes, kind="stable")
         hashes, partitions = hashes[order], partitions[order]
         places = np.flatnonzero((np.diff(hashes) == 0) & (np.diff(partitions) != 0))
@@ -80,31 +86,10 @@ def check_unique_across(store: Store, plan: DatasetPlan, records: Sequence[int])
             _check_same(plan, both, hashes[place], len(places))
 
 
-class _Keys:
-    """The sorted key hashes of one partition, read lazily."""
-
-    def __init__(self, store: Store, partition: int, count: int) -> None:
-        self.partition = partition
-        self._store = store
-        self._stored = store.stat(key_of(KEYS, partition))
-        self._count = count
-        self._read = 0
-        self._ahead: Hashes = np.zeros(0, np.uint64)
-
-    def below(self, end: int | None, ranges: int) -> Hashes:
-        """The next hashes, up to ``end``, of which one in so many stretches has its share."""
-        at_once = max(_LEAST_READ, self._count // ranges)
-        while self._read < self._count and (
-            end is None or not len(self._ahead) or self._ahead[-1] < end
-        ):
-            last = min(self._count, self._read + at_once)
-            key, etag = self._stored.key, self._stored.etag
-            data = self._store.get_range(key, 8 * self._read, 8 * last, etag)
-            self._ahead = np.concatenate([self._ahead, np.frombuffer(data, "<u8")])
-            self._read = last
-        cut = len(self._ahead) if end is None else int(np.searchsorted(self._ahead, np.uint64(end)))
-        found, self._ahead = self._ahead[:cut], self._ahead[cut:]
-        return found
+def _between(hashes: Hashes, least: int, greatest: int) -> Hashes:
+    """Those of the sorted hashes that are in this range."""
+    first = np.searchsorted(hashes, np.uint64(least))
+    return hashes[first : np.searchsorted(hashes, np.uint64(greatest), "right")]
 
 
 def _check_same(

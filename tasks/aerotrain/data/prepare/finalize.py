@@ -59,8 +59,8 @@ def run(replica: Replica) -> str:
         return store.url
     partitions = written_partitions(store, plan)
     dataset = _merged(plan, partitions)
-    with_keys = [each.records if KEYS in each.files else 0 for each in partitions]
-    check_unique_across(store, plan, with_keys)
+    with_keys = {n: each.records for n, each in enumerate(partitions) if KEYS in each.files}
+    check_unique_across(store, plan, with_keys, replica.scratch)
     if warnings := list(_rounding(partitions, dataset.schema)):
         print(as_text("warning: values are rounded:", warnings))
     plan = replace(plan, inferred=[*plan.inferred, *warnings])

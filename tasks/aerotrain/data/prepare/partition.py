@@ -3,8 +3,11 @@
 import ctypes
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path, PurePath
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +28,14 @@ from aerotrain.data.prepare.batch_writer import BatchWriter, batches_of
 from aerotrain.data.prepare.duplicates import KEYS, check_unique
 from aerotrain.data.prepare.plan import DatasetPlan
 from aerotrain.data.prepare.shuffle import Attributes, ExternalShuffle
-from aerotrain.data.prepare.splitting import Stratifier, splits_of
+from aerotrain.data.prepare.splitting import SplitNumbers, Stratifier, splits_of
 from aerotrain.data.records.encoding import content_of
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
+
+#: The splits of some records; those of all, in parts in their order, are given by a new one.
+SplitOf: TypeAlias = Callable[[Attributes], SplitNumbers]
+Splitter: TypeAlias = Callable[[], SplitOf]
 
 #: The file of the statistics of a partition's records.
 STATISTICS = f"{PARTS}/{NUMBER}.statistics.json"
@@ -88,9 +95,8 @@ def _write(
     has_keys = writer.has_keys and records > 0
     if has_keys:
         check_unique(plan, fragments, shuffle, folder / PurePath(KEYS).name)
-    if rules.split_by["way"] == "stratified":
-        _stratify(plan, shuffle, writer)
-    splits = write_shards(shuffle, plan, folder, has_labels=writer.has_labels)
+    splitter = _splitter(plan, shuffle, has_keys=writer.has_keys)
+    splits = write_shards(shuffle, splitter, plan, folder, has_labels=writer.has_labels)
     (folder / PurePath(STATISTICS).name).write_text(writer.statistics.to_json())
     shards = [shard.file for split in splits.values() for shard in split.shards]
     return WrittenPartition(
@@ -117,45 +123,59 @@ def _check_shards(shards: int, records: int) -> None:
         )
 
 
-def _stratify(plan: DatasetPlan, shuffle: ExternalShuffle, writer: BatchWriter) -> None:
-    """Set the splits of all records, of which each class is divided by the shares."""
+def _splitter(plan: DatasetPlan, shuffle: ExternalShuffle, *, has_keys: bool) -> Splitter:
+    """What gives the splits of the records, by which ``stratified`` divides each class."""
     splits = plan.rules.splits
-    if len(plan.partitions) > 1 and not writer.has_keys:
+    if plan.rules.split_by["way"] != "stratified":
+        return lambda: itemgetter("split")
+    if len(plan.partitions) > 1 and not has_keys:
         # An equal record in another partition must get the same split.
-        shuffle.assign(lambda records: splits_of(records["hash"], splits))
-        return
+        return lambda: lambda records: splits_of(records["hash"], splits)
     counts: Counter[int] = Counter()
     for records in shuffle.attributes():
         strata, each = np.unique(records["stratum"], return_counts=True)
         counts.update(dict(zip(strata.tolist(), each.tolist(), strict=True)))
-    stratifier = Stratifier(counts, splits)
-    shuffle.assign(lambda records: stratifier.splits_of(records["stratum"], records["hash"]))
+
+    def splitter() -> SplitOf:
+        stratifier = Stratifier(counts, splits)
+        return lambda records: stratifier.splits_of(records["stratum"], records["hash"])
+
+    return splitter
 
 
 # --- shards
 
 
 def write_shards(
-    shuffle: ExternalShuffle, plan: DatasetPlan, folder: Path, *, has_labels: bool
+    shuffle: ExternalShuffle,
+    splitter: Splitter,
+    plan: DatasetPlan,
+    folder: Path,
+    *,
+    has_labels: bool,
 ) -> dict[str, Split]:
-    """Write the records of ``shuffle``, which have their final splits, to files in ``folder``.
+    """Write the records of ``shuffle`` to files in ``folder``.
 
     Returns:
         The shards by split, with the count of each label if there are labels.
     """
     names = sorted(plan.rules.splits)
     totals = [Totals() for _ in names]
+    split_of = splitter()
     for attributes in shuffle.attributes():
+        of_splits = split_of(attributes)
         for split, each in enumerate(totals):
-            each.add(attributes[attributes["split"] == split])
+            each.add(attributes[of_splits == split])
     numbers = [
         ShardNumbers(each, plan.shards_per_partition, plan.rules.shard_bytes) for each in totals
     ]
     written: dict[str, list[Shard]] = {name: [] for name in names}
     open_files: dict[str, _ShardFile] = {}
+    split_of = splitter()
     for frames, attributes in shuffle.sorted():
+        of_splits = split_of(attributes)
         for split, name in enumerate(names):
-            rows = np.flatnonzero(attributes["split"] == split)
+            rows = np.flatnonzero(of_splits == split)
             shards = numbers[split].of(attributes["length"][rows])
             for shard in np.unique(shards):
                 key = f"{name}-{NUMBER}-{shard:03d}.tfrecord"

@@ -5,8 +5,7 @@ of one range of keys, so that sorting the buckets one by one sorts all records. 
 large to be sorted in memory is distributed again; one of a single key is in order already.
 """
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -68,16 +67,6 @@ class ExternalShuffle:
         for bucket in self._buckets:
             for found in bucket.attributes():
                 yield found[self._order(found)]
-
-    def assign(self, split_of: Callable[[Attributes], NDArray[np.int8]]) -> None:
-        """Set the splits of all records, by a function of their attributes in order, in parts."""
-
-        def change(found: Attributes) -> None:
-            order = self._order(found)
-            found["split"][order] = split_of(found[order])
-
-        for bucket in self._buckets:
-            bucket.change_attributes(change)
 
     def sorted(self) -> Iterator[tuple[Frames, Attributes]]:
         """The frames of all records in order, and their attributes, in parts.
@@ -158,15 +147,6 @@ class _Bucket:
         with self._attributes.open("rb") as file:
             while len(found := np.fromfile(file, ATTRIBUTES, _records_at_once())):
                 yield found
-
-    def change_attributes(self, change: Callable[[Attributes], None]) -> None:
-        """Let ``change`` modify the parts of ``attributes`` in place."""
-        with self._attributes.open("r+b") as file:
-            while found := file.read(ATTRIBUTES.itemsize * _records_at_once()):
-                changed = np.frombuffer(bytearray(found), ATTRIBUTES)
-                change(changed)
-                file.seek(-len(found), os.SEEK_CUR)
-                file.write(changed.tobytes())
 
     def parts(self) -> Iterator[tuple[Frames, Attributes]]:
         """The records, in parts: in one if the bucket can be sorted in memory."""
