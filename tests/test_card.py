@@ -14,8 +14,8 @@ from aerotrain.data.records import Column, encode, encoded_frames, stacked
 from aerotrain.evaluation import evaluate
 from aerotrain.evaluation.card import card, charts
 from aerotrain.evaluation.diagnostics import Diagnostics
+from aerotrain.evaluation.examined import described, records_at
 from aerotrain.evaluation.leakage import leaking_columns
-from aerotrain.evaluation.worst import described, records_at
 from aerotrain.store import open_store
 
 pytestmark = pytest.mark.process

@@ -6,7 +6,7 @@ memory. Sample weights are not used.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from aerotrain.evaluation.leakage import SAMPLE
 from aerotrain.evaluation.records import CANDIDATE, Block
 from aerotrain.serving.classes import are_labels
-from aerotrain.serving.served import by_name
+from aerotrain.serving.signature import by_name
 
 #: Bins of predicted probabilities, for calibration and for thresholds.
 BINS, THRESHOLDS = 10, 100
@@ -31,27 +31,12 @@ WORST, _SAMPLE = 10, 2000
 #: The fewest records of a class that should be predicted at least once.
 _FEW = 10
 
+_CONSTANT = (
+    "is the same for all records: look at the learning rate, the scales of the inputs, and whether "
+    "they reach it"
+)
+
 Floats = NDArray[np.float64]
-
-
-class Output(Protocol):
-    """The sums of one output of the model."""
-
-    def add(self, y: Floats, predicted: Floats) -> Floats:
-        """Add records; returns the error of each, which is greater the worse it is predicted."""
-        ...
-
-    def said(self, y: Floats, predicted: Floats) -> tuple[str, str]:
-        """The target and the prediction of one record, as texts."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """What was found, as JSON."""
-        ...
-
-    def warnings(self) -> Iterator[str]:
-        """What looks wrong, in sentences that follow the output's name."""
-        ...
 
 
 @dataclass(frozen=True, order=True)
@@ -71,7 +56,7 @@ class Diagnostics:
         #: The targets of the first records, by output.
         self.targets: dict[str, Floats] = {}
         self._names, self._label = names, label
-        self._outputs: dict[str, Output | None] = {}
+        self._outputs: dict[str, ClassOutput | NumberOutput | None] = {}
         #: The least and the greatest value of each output, by its place in the prediction.
         self._ranges: dict[str, tuple[Floats, Floats]] = {}
         #: The worst records of each output, the worst first.
@@ -107,8 +92,10 @@ class Diagnostics:
         targets = y.astype(np.float64).reshape(len(y), -1)
         errors = output.add(targets, predicted)
         found = [
-            Worst(float(errors[row]), block.first + row, *output.said(targets[row], predicted[row]))
-            for row in _greatest(errors).tolist()
+            Worst(
+                float(errors[row]), block.first + row, *output.shown(targets[row], predicted[row])
+            )
+            for row in np.argsort(-errors, kind="stable")[:WORST].tolist()
         ]
         both = [*self.worst.get(name, []), *found]
         self.worst[name] = sorted(both, key=lambda each: (-each.error, each.place))[:WORST]
@@ -130,37 +117,8 @@ class Diagnostics:
         return found
 
 
-def _greatest(errors: Floats) -> NDArray[np.int64]:
-    """The rows of the greatest errors; of equal ones, the first rows."""
-    if len(errors) > WORST:
-        least = np.partition(errors, -WORST)[-WORST]
-        rows = np.concatenate([np.flatnonzero(errors > least), np.flatnonzero(errors == least)])
-    else:
-        rows = np.arange(len(errors))
-    return rows[np.argsort(-errors[rows], kind="stable")][:WORST]
-
-
 def _is_numeric(values: NDArray[Any]) -> bool:
     return values.dtype.kind in "fiub" and values.size > 0
-
-
-def _output_of(y: NDArray[Any], predictions: NDArray[Any], names: Sequence[str]) -> Output | None:
-    """What to gather of an output, by the shapes and values of its first records; None: nothing."""
-    if predictions.ndim > 2 or y.ndim > 2:
-        return None
-    width = predictions.reshape(len(predictions), -1).shape[1]
-    targets = y.reshape(len(y), -1)
-    if width == 1 and targets.shape[1] == 1:
-        if set(np.unique(targets).tolist()) <= {0, 1}:
-            return Binary(names if len(names) == 2 else ("0", "1"))
-        return Numbers()
-    are_classes = targets.shape[1] == 1 and not (targets % 1).any() and targets.min() >= 0
-    is_one_hot = targets.shape[1] == width and bool(
-        ((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all()
-    )
-    if width > _MOST_CLASSES or not (are_classes or is_one_hot):
-        return None
-    return ClassDiagnostics(names if len(names) == width else [str(each) for each in range(width)])
 
 
 class Calibration:
@@ -193,129 +151,114 @@ class Calibration:
         }
 
 
-class Binary:
-    """A probability, or a logit, of one of two classes."""
+class ClassOutput:
+    """Probabilities, or logits, of several classes, or a single one of the second of two.
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
+    An output gathers sums: ``add`` returns the error of each record, which is greater the worse it
+    is predicted; ``shown`` are the target and the prediction of one record as texts; ``to_dict`` is
+    what was found as JSON, and ``warnings`` say in sentences that follow the output's name what
+    looks wrong.
+    """
+
+    def __init__(self, names: Sequence[str], *, is_binary: bool) -> None:
+        self._names, self._is_binary = names, is_binary
         self._calibration = Calibration()
+        self._confusion = np.zeros((len(names), len(names)), np.int64)
+        #: The records of each of two classes by their probability of the second.
         self._counts = np.zeros((2, THRESHOLDS + 1), np.int64)
         self._are_logits: bool | None = None
 
     def add(self, y: Floats, predicted: Floats) -> Floats:
-        labels = y[:, 0].astype(int)
+        labels = _labels(y)
         if self._are_logits is None:
-            self._are_logits = bool(((predicted < 0) | (predicted > 1)).any())
-        p = self._probabilities(predicted[:, 0])
-        places = np.floor(p * THRESHOLDS + 1e-9).astype(int)
-        for label in (0, 1):
-            self._counts[label] += np.bincount(places[labels == label], minlength=THRESHOLDS + 1)
-        self._calibration.add(p, labels)
-        return np.abs(labels - p)
-
-    def _probabilities(self, predicted: Floats) -> Floats:
-        if self._are_logits:
-            predicted = 1 / (1 + np.exp(-np.clip(predicted, -50, 50)))
-        return np.clip(np.nan_to_num(predicted), 0, 1)
-
-    def said(self, y: Floats, predicted: Floats) -> tuple[str, str]:
-        share = self._probabilities(predicted)[0]
-        return self._names[int(y[0])], f"{self._names[1]}: {share:.1%}"
-
-    def to_dict(self) -> dict[str, Any]:
-        # From each threshold on, records are predicted as the second class.
-        above = self._counts[:, ::-1].cumsum(axis=1)[:, ::-1]
-        false, true = above
-        middle = THRESHOLDS // 2
-        total = self._counts.sum(axis=1)
-        confusion = [[int(total[c] - above[c, middle]), int(above[c, middle])] for c in (0, 1)]
-        return {
-            "kind": "binary",
-            "classes": list(self._names),
-            "confusion": confusion,
-            "calibration": self._calibration.to_dict(),
-            "thresholds": [
-                {
-                    "threshold": number / THRESHOLDS,
-                    "precision": int(true[number]) / max(1, int(true[number] + false[number])),
-                    "recall": int(true[number]) / max(1, int(total[1])),
-                }
-                for number in range(THRESHOLDS + 1)
-                if true[number] + false[number]
-            ],
-        }
-
-    def warnings(self) -> Iterator[str]:
-        middle = THRESHOLDS // 2
-        predicted = (self._counts[:, :middle].sum(), self._counts[:, middle:].sum())
-        yield from _never_predicted(self._names, predicted, self._counts.sum(axis=1))
-
-
-class ClassDiagnostics:
-    """Probabilities, or logits, of several classes."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
-        self._calibration = Calibration()
-        self._confusion = np.zeros((len(names), len(names)), np.int64)
-        self._are_logits: bool | None = None
-
-    def add(self, y: Floats, predicted: Floats) -> Floats:
-        labels = (y.argmax(axis=1) if y.shape[1] > 1 else y[:, 0]).astype(int)
-        if self._are_logits is None:
-            is_sum = np.allclose(predicted.sum(axis=1), 1, atol=0.02)
-            self._are_logits = not (is_sum and bool((predicted >= 0).all()))
+            is_whole = np.allclose(predicted.sum(axis=1), 1, atol=0.02)
+            in_range = (predicted <= 1).all() if self._is_binary else is_whole
+            self._are_logits = not ((predicted >= 0).all() and in_range)
         p = self._probabilities(predicted)
         known = (labels >= 0) & (labels < len(self._names))
-        guesses = p.argmax(axis=1)
+        if self._is_binary:
+            places = np.floor(p[:, 1] * THRESHOLDS + 1e-9).astype(int)
+            np.add.at(self._counts, (labels[known], places[known]), 1)
+            guesses = (places >= THRESHOLDS // 2).astype(int)
+            self._calibration.add(p[known, 1], labels[known])
+        else:
+            guesses = p.argmax(axis=1)
+            self._calibration.add(p.max(axis=1), guesses == labels)
         np.add.at(self._confusion, (labels[known], guesses[known]), 1)
-        self._calibration.add(p.max(axis=1), guesses == labels)
         return 1 - np.where(known, p[np.arange(len(p)), np.where(known, labels, 0)], 0)
 
     def _probabilities(self, predicted: Floats) -> Floats:
+        """The probability of each class: ``(records, classes)``."""
+        if self._is_binary:
+            if self._are_logits:
+                predicted = 1 / (1 + np.exp(-np.clip(predicted, -50, 50)))
+            second = np.clip(np.nan_to_num(predicted), 0, 1)
+            return np.concatenate([1 - second, second], axis=1)
         p = np.nan_to_num(predicted)
         if self._are_logits:
             p = np.exp(p - p.max(axis=1, keepdims=True))
             p /= p.sum(axis=1, keepdims=True)
         return p
 
-    def said(self, y: Floats, predicted: Floats) -> tuple[str, str]:
-        p = self._probabilities(predicted[None])[0]
-        label = int(y.argmax() if len(y) > 1 else y[0])
+    def shown(self, y: Floats, predicted: Floats) -> tuple[str, str]:
+        p, [label] = self._probabilities(predicted[None])[0], _labels(y[None]).tolist()
         name = self._names[label] if 0 <= label < len(self._names) else str(label)
         return name, f"{self._names[int(p.argmax())]}: {p.max():.1%}"
 
     def to_dict(self) -> dict[str, Any]:
-        found = {
-            "kind": "classes",
+        found: dict[str, Any] = {
+            "kind": "binary" if self._is_binary else "classes",
             "classes": list(self._names),
             "calibration": self._calibration.to_dict(),
         }
+        if self._is_binary:
+            found["thresholds"] = self._thresholds()
         if len(self._names) <= _STORED_CLASSES:
             return {**found, "confusion": self._confusion.tolist()}
         wrong = self._confusion * (1 - np.eye(len(self._names), dtype=np.int64))
         order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
-        pairs = [(*map(int, divmod(int(place), len(self._names))),) for place in order]
-        return {
-            **found,
-            "confusions": [
-                {
-                    "label": self._names[a],
-                    "predicted": self._names[b],
-                    "records": int(wrong[a, b]),
-                    "of": int(self._confusion[a].sum()),
-                }
-                for a, b in pairs
-                if wrong[a, b]
-            ],
-        }
+        pairs = zip(*np.unravel_index(order, wrong.shape), strict=True)
+        found["confusions"] = [
+            {
+                "label": self._names[a],
+                "predicted": self._names[b],
+                "records": int(wrong[a, b]),
+                "of": int(self._confusion[a].sum()),
+            }
+            for a, b in pairs
+            if wrong[a, b]
+        ]
+        return found
+
+    def _thresholds(self) -> list[dict[str, float]]:
+        """Precision and recall where records from each threshold on are of the second class."""
+        false, true = self._counts[:, ::-1].cumsum(axis=1)[:, ::-1].tolist()
+        positive = max(1, int(self._counts[1].sum()))
+        return [
+            {"threshold": n / THRESHOLDS, "precision": t / (t + f), "recall": t / positive}
+            for n, (f, t) in enumerate(zip(false, true, strict=True))
+            if t + f
+        ]
 
     def warnings(self) -> Iterator[str]:
-        counts = self._confusion
-        yield from _never_predicted(self._names, counts.sum(axis=0), counts.sum(axis=1))
+        predicted, records = self._confusion.sum(axis=0), self._confusion.sum(axis=1)
+        never = [
+            f"{name} ({has:,})"
+            for name, times, has in zip(self._names, predicted, records, strict=True)
+            if not times and has >= _FEW
+        ]
+        if never:
+            more = f" and {len(never) - 5} more" if len(never) > 5 else ""
+            shown = ", ".join(never[:5]) + more
+            yield f"never predicts classes of which there are records: {shown}"
 
 
-class Numbers:
+def _labels(y: Floats) -> NDArray[np.int64]:
+    """The number of each class, which is one-hot or itself."""
+    return (y.argmax(axis=1) if y.shape[1] > 1 else y[:, 0]).astype(np.int64)
+
+
+class NumberOutput:
     """A number that is to be near its target."""
 
     def __init__(self) -> None:
@@ -332,7 +275,7 @@ class Numbers:
         self._records += len(y)
         return np.abs(np.nan_to_num(y[:, 0] - predicted[:, 0], nan=np.inf))
 
-    def said(self, y: Floats, predicted: Floats) -> tuple[str, str]:
+    def shown(self, y: Floats, predicted: Floats) -> tuple[str, str]:
         return f"{y[0]:.6g}", f"{predicted[0]:.6g}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -353,21 +296,23 @@ class Numbers:
         return iter(())
 
 
-_CONSTANT = (
-    "is the same for all records: look at the learning rate, the scales of the inputs, and whether "
-    "they reach it"
-)
-
-
-def _never_predicted(
-    names: Sequence[str], predicted: Sequence[Any], records: Sequence[Any]
-) -> Iterator[str]:
-    """A warning for classes that have records, and are never predicted."""
-    never = [
-        f"{name} ({int(has):,})"
-        for name, times, has in zip(names, predicted, records, strict=True)
-        if not times and has >= _FEW
-    ]
-    if never:
-        shown = ", ".join(never[:5]) + (f" and {len(never) - 5} more" if len(never) > 5 else "")
-        yield f"never predicts classes of which there are records: {shown}"
+def _output_of(
+    y: NDArray[Any], predictions: NDArray[Any], names: Sequence[str]
+) -> ClassOutput | NumberOutput | None:
+    """What to gather of an output, by the shapes and values of its first records; None: nothing."""
+    if predictions.ndim > 2 or y.ndim > 2:
+        return None
+    width = predictions.reshape(len(predictions), -1).shape[1]
+    targets = y.reshape(len(y), -1)
+    if width == 1 and targets.shape[1] == 1:
+        if set(np.unique(targets).tolist()) <= {0, 1}:
+            return ClassOutput(names if len(names) == 2 else ("0", "1"), is_binary=True)
+        return NumberOutput()
+    are_classes = targets.shape[1] == 1 and not (targets % 1).any() and targets.min() >= 0
+    is_one_hot = targets.shape[1] == width and bool(
+        ((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all()
+    )
+    if width > _MOST_CLASSES or not (are_classes or is_one_hot):
+        return None
+    known = names if len(names) == width else [*map(str, range(width))]
+    return ClassOutput(known, is_binary=False)

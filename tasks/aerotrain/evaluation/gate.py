@@ -20,7 +20,7 @@ from aerotrain.evaluation.metrics import (
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
 from aerotrain.evaluation.slices import Slicing, Statistics, check_slice, slicing_of
 from aerotrain.evaluation.sums import Sums
-from aerotrain.evaluation.verdicts import FAIL, Judge, Verdict, of_batches
+from aerotrain.evaluation.verdicts import FAIL, Verdict, of_batches, verdicts_of
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.state import MetricState
@@ -108,8 +108,7 @@ class Gate:
                 each.add(block)
             for model, states in measured.items():
                 measured[model] = self._metrics.measure(states, block.of(model), batch_size)
-        judge = Judge(self._better)
-        values = {model: dict(judge.figures(whole, model, 0).values) for model in models}
+        values = {model: dict(whole.figures(model, 0).values) for model in models}
         for model, states in measured.items():
             found = self._metrics.results([np.asarray(each)[None] for each in states], None)
             values[model] |= {name: float(found[name][0]) for name in by_batches}
@@ -120,10 +119,10 @@ class Gate:
                 verdicts.append(of_batches(rule, name, ours[name], whole.records(0)))
             elif compared or rule.kind != RuleKind.NO_WORSE:
                 sums = [whole, *(by_slicing[repr(each)] for each in rule.slices)]
-                verdicts += judge.verdicts(rule, name, sums)
-        figures = judge.figures(whole, CANDIDATE, 0)
+                is_better = self._better.get(name, True)
+                verdicts += verdicts_of(rule, name, sums, higher_is_better=is_better)
         intervals = {
-            name: whole.estimate(figures, name, 0).interval(_LEVEL)
+            name: whole.estimate(CANDIDATE, name, 0).interval(_LEVEL)
             for name in ours
             if name not in by_batches
         }

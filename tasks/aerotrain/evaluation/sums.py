@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aerotrain.evaluation.intervals import GROUPS, Estimate, Floats, estimate, samples
 from aerotrain.evaluation.metrics import CellMetrics, Names, States
-from aerotrain.evaluation.records import Block
+from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
 from aerotrain.evaluation.slices import Slicing
 
 #: The relative difference of two metrics that rounding explains. A model and its own export differ
@@ -41,6 +41,7 @@ class Sums:
     models: Sequence[str]
     _records: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, GROUPS), np.int64))
     _states: dict[str, States] = field(default_factory=dict)
+    _figures: dict[tuple[str, int], Figures] = field(default_factory=dict)
 
     def add(self, block: Block) -> None:
         """Add records."""
@@ -86,7 +87,12 @@ class Sums:
         return int(np.count_nonzero(self._records[number]))
 
     def figures(self, model: str, number: int) -> Figures:
-        """The metrics of a model in a slice."""
+        """The metrics of a model in a slice, once all records are added."""
+        if (model, number) not in self._figures:
+            self._figures[model, number] = self._computed(model, number)
+        return self._figures[model, number]
+
+    def _computed(self, model: str, number: int) -> Figures:
         cells = slice(number * GROUPS, (number + 1) * GROUPS)
         # The first sample has every group once, and gives the values themselves.
         weights = np.concatenate([np.ones((1, GROUPS)), samples()])
@@ -103,13 +109,15 @@ class Sums:
             self.metrics.undefined([each[0] for each in drawn], self.names),
         )
 
-    def estimate(self, figures: Figures, name: str, number: int) -> Estimate:
-        """The metric of that name with its error."""
+    def estimate(self, model: str, name: str, number: int) -> Estimate:
+        """The metric of that name of a model in a slice, with its error."""
+        figures = self.figures(model, number)
         found = estimate(figures.values[name], figures.sampled[name], self.groups(number))
         return replace(found, range=(0.0, 1.0)) if self.metrics.is_rate(name) else found
 
-    def difference(self, candidate: Figures, baseline: Figures, name: str, number: int) -> Estimate:
+    def difference(self, name: str, number: int) -> Estimate:
         """How much greater the candidate's metric is; both samples have the same records."""
+        candidate, baseline = self.figures(CANDIDATE, number), self.figures(BASELINE, number)
         ours, theirs = candidate.values[name], baseline.values[name]
         found = estimate(
             0.0 if math.isclose(ours, theirs, rel_tol=_ROUNDING) else ours - theirs,

@@ -10,7 +10,7 @@ from aerotrain.contract.gate import Choice, Rule, RuleKind
 from aerotrain.evaluation.intervals import FEWEST_GROUPS, Estimate, holm
 from aerotrain.evaluation.records import BASELINE, CANDIDATE
 from aerotrain.evaluation.slices import ALL
-from aerotrain.evaluation.sums import Figures, Sums
+from aerotrain.evaluation.sums import Sums
 
 PASS, FAIL, TOO_FEW = "pass", "fail", "too few records"
 
@@ -63,60 +63,51 @@ def unjudged(verdicts: Iterable[Verdict]) -> list[str]:
     ]
 
 
-class Judge:
-    """Applies rules to sums; the figures of each slice are computed once."""
+def verdicts_of(
+    rule: Rule, name: str, slicings: Sequence[Sums], *, higher_is_better: bool = True
+) -> list[Verdict]:
+    """The verdicts of a rule on the metric ``name`` in every slice of ``slicings``.
 
-    def __init__(self, higher_is_better: Mapping[str, bool]) -> None:
-        self._higher_is_better = higher_is_better
-        self._figures: dict[tuple[int, str, int], Figures] = {}
+    ``higher_is_better`` is for rules that compare.
+    """
+    places = [(sums, number) for sums in slicings for number in range(len(sums.slicing.names))]
+    if rule.kind == RuleKind.NO_WORSE:
+        return _compared(rule, name, places, 1 if higher_is_better else -1)
+    found = []
+    for sums, number in places:
+        seen = _seen(rule, name, sums, number)
+        is_defined = name not in sums.figures(CANDIDATE, number).undefined
+        judged = is_defined and _has_enough(rule, seen)
+        few = _too_few(rule, seen, sums.groups(number))
+        found.append(bounded(rule, seen) if judged else few)
+    return found
 
-    def figures(self, sums: Sums, model: str, number: int) -> Figures:
-        """The metrics of a model in the slice of that number."""
-        key = id(sums), model, number
-        if key not in self._figures:
-            self._figures[key] = sums.figures(model, number)
-        return self._figures[key]
 
-    def verdicts(self, rule: Rule, name: str, slicings: Sequence[Sums]) -> list[Verdict]:
-        """The verdicts of a rule on the metric ``name`` in every slice of ``slicings``."""
-        places = [(sums, number) for sums in slicings for number in range(len(sums.slicing.names))]
-        if rule.kind == RuleKind.NO_WORSE:
-            return self._compared(rule, name, places)
-        verdicts = []
-        for sums, number in places:
-            figures = self.figures(sums, CANDIDATE, number)
-            found = sums.estimate(figures, name, number)
-            seen = _seen(rule, name, sums, number, found)
-            judged = _has_enough(rule, seen) and name not in figures.undefined
-            few = _too_few(rule, seen, sums.groups(number))
-            verdicts.append(bounded(rule, seen) if judged else few)
-        return verdicts
-
-    def _compared(self, rule: Rule, name: str, places: Sequence[tuple[Sums, int]]) -> list[Verdict]:
-        judged: list[tuple[dict[str, Any], Estimate] | Verdict] = []
-        for sums, number in places:
-            ours = self.figures(sums, CANDIDATE, number)
-            theirs = self.figures(sums, BASELINE, number)
-            seen = _seen(rule, name, sums, number, sums.estimate(ours, name, number))
-            difference = sums.difference(ours, theirs, name, number)
-            sign = 1 if self._higher_is_better[name] else -1
-            seen |= {
-                "bound": -sign * rule.by,
-                "baseline": theirs.values[name],
-                "difference": difference.interval(rule.level),
-            }
-            if not math.isfinite(ours.values[name]) and math.isfinite(theirs.values[name]):
-                judged.append(Verdict(**seen, verdict=FAIL, reason=_not_finite(seen)))
-            elif not _has_enough(rule, seen) or not difference.is_known or name in ours.undefined:
-                judged.append(_too_few(rule, seen, sums.groups(number)))
-            else:
-                judged.append((seen, replace(difference, value=sign * difference.value)))
-        gains = [gain for _, gain in (each for each in judged if isinstance(each, tuple))]
-        adjusted = iter(holm([gain.probability_below(-rule.by) for gain in gains]))
-        return [
-            each if isinstance(each, Verdict) else _of_gain(rule, *each, next(adjusted))
-            for each in judged
-        ]
+def _compared(
+    rule: Rule, name: str, places: Sequence[tuple[Sums, int]], sign: int
+) -> list[Verdict]:
+    """``sign`` is -1 where less is better."""
+    judged: list[tuple[dict[str, Any], Estimate] | Verdict] = []
+    for sums, number in places:
+        ours, theirs = sums.figures(CANDIDATE, number), sums.figures(BASELINE, number)
+        difference = sums.difference(name, number)
+        seen = _seen(rule, name, sums, number) | {
+            "bound": -sign * rule.by,
+            "baseline": theirs.values[name],
+            "difference": difference.interval(rule.level),
+        }
+        if not math.isfinite(ours.values[name]) and math.isfinite(theirs.values[name]):
+            judged.append(Verdict(**seen, verdict=FAIL, reason=_not_finite(seen)))
+        elif not _has_enough(rule, seen) or not difference.is_known or name in ours.undefined:
+            judged.append(_too_few(rule, seen, sums.groups(number)))
+        else:
+            judged.append((seen, replace(difference, value=sign * difference.value)))
+    gains = [gain for _, gain in (each for each in judged if isinstance(each, tuple))]
+    adjusted = iter(holm([gain.probability_below(-rule.by) for gain in gains]))
+    return [
+        each if isinstance(each, Verdict) else _of_gain(rule, *each, next(adjusted))
+        for each in judged
+    ]
 
 
 def shown(value: float, apart_from: float = math.nan) -> str:
@@ -173,7 +164,9 @@ def _of_gain(rule: Rule, seen: dict[str, Any], gain: Estimate, probability: floa
     return Verdict(**seen, verdict=FAIL, probability=probability, reason=reason)
 
 
-def _seen(rule: Rule, name: str, sums: Sums, number: int, found: Estimate) -> dict[str, Any]:
+def _seen(rule: Rule, name: str, sums: Sums, number: int) -> dict[str, Any]:
+    """The fields of a verdict that the rule does not decide."""
+    found = sums.estimate(CANDIDATE, name, number)
     return {
         "rule": str(rule),
         "bound": rule.bound if rule.bound is not None else 0.0,

@@ -21,7 +21,8 @@ from aerotrain.serving.classes import Classes, classes_of, write_classes
 from aerotrain.serving.formats.converter import check_installed, convert
 from aerotrain.serving.own_process import last_line, seconds_for
 from aerotrain.serving.servable import Servable
-from aerotrain.serving.served import by_name
+from aerotrain.serving.signature import by_name
+from aerotrain.serving.verify import write_part
 from aerotrain.serving.versions import claim_version, model_name, published_version
 from aerotrain.store import MANIFEST, open_store, publish
 from aerotrain.training.error_messages import errors_translated
@@ -37,7 +38,7 @@ KERAS_FILE = "model.keras"
 
 _VERIFIER = Path(__file__).with_name("verify.py")
 
-#: The folder of records by which a model is quantized, and how many these are.
+#: The file of records by which a model is quantized, and how many these are.
 CALIBRATION, CALIBRATED = "calibration", 256
 
 #: Records that are compared at once, so that a split of any size fits into memory, and the bytes of
@@ -177,7 +178,7 @@ def _classes_of(
 
 
 def _save_checks(servable: Servable, parts: Iterator[tuple[int, tf.Tensor]], folder: Path) -> int:
-    """Write the next records below ``folder``, a folder for each part, with expected outputs.
+    """Write the next records below ``folder``, a file for each part, with expected outputs.
 
     Returns:
         The bytes that were written: ``_CHECK_BYTES`` or a part more, or what is left.
@@ -186,7 +187,7 @@ def _save_checks(servable: Servable, parts: Iterator[tuple[int, tf.Tensor]], fol
     for number, examples in parts:
         part = folder / f"{number:06d}"
         servable.save_check(examples, part)
-        size += sum(file.stat().st_size for file in part.rglob("*") if file.is_file())
+        size += part.stat().st_size
         if size >= _CHECK_BYTES:
             break
     return size
@@ -199,7 +200,8 @@ def _save_calibration(
     name = TRAIN_SPLIT if TRAIN_SPLIT in dataset.splits else arguments.split
     shards = enough(split_of(dataset, name).shards, CALIBRATED)
     with streamed(arguments.data, shards, replica.scratch) as files:
-        servable.save_inputs(first_records(files, CALIBRATED), replica.scratch / CALIBRATION)
+        inputs = servable.inputs(first_records(files, CALIBRATED))
+        write_part(replica.scratch / CALIBRATION, inputs=inputs)
 
 
 def verify(saved: Path, check: Path) -> None:

@@ -11,8 +11,8 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Schema
 from aerotrain.serving.requests import RECORDS, write_requests
-from aerotrain.serving.signature import SIGNATURE, input_names
-from aerotrain.serving.verify import close, file_of
+from aerotrain.serving.signature import SIGNATURE, by_name, input_names
+from aerotrain.serving.verify import close, write_part
 from aerotrain.training.input.batches import Transform, parse
 from aerotrain.training.internals import keras3, tensorflow2
 from aerotrain.training.model.keras_adapter import KERAS
@@ -57,13 +57,7 @@ class Servable:
             transformed = self._transform(dict(features))
         x, _, _ = keras.utils.unpack_x_y_sample_weight(transformed)
         given = KERAS.predict(self._model, x)
-        if isinstance(given, Mapping):
-            return {name: tf.convert_to_tensor(value) for name, value in given.items()}
-        if isinstance(given, list | tuple):
-            return {
-                f"output_{index}": tf.convert_to_tensor(each) for index, each in enumerate(given)
-            }
-        return {"predictions": tf.convert_to_tensor(given)}
+        return {name: tf.convert_to_tensor(value) for name, value in by_name(given).items()}
 
     @property
     def tolerance(self) -> float:
@@ -107,7 +101,7 @@ class Servable:
         module.tables = self._owners(*(each.graph for each in signatures.values()))
         tf.saved_model.save(module, str(folder), signatures=signatures)
 
-    def save_check(self, examples: tf.Tensor, folder: Path) -> None:
+    def save_check(self, examples: tf.Tensor, file: Path) -> None:
         """Write what ``verify.py`` compares: real records, and their expected predictions.
 
         The predictions are those of the trained model, not of the exported one. Random numbers are
@@ -118,25 +112,21 @@ class Servable:
         """
         features = parse(examples, self._schema)
         tolerance = self.tolerance
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "tolerance").write_text(str(tolerance))
-        _write(folder / "examples", examples)
-        self.save_inputs(examples, folder)
-        outputs = self._from_saved_state(features)
-        again = self._from_saved_state(features)
-        self._check_repeatable(
-            name
-            for name, value in outputs.items()
-            if not close(again[name].numpy(), value.numpy(), tolerance)
+        outputs, again = (self._from_saved_state(features) for _ in range(2))
+        self._check_repeatable(n for n in outputs if not close(again[n], outputs[n], tolerance))
+        write_part(
+            file,
+            examples=examples.numpy(),
+            inputs=self.inputs(examples),
+            outputs=outputs,
+            tolerance=tolerance,
         )
-        for name, value in outputs.items():
-            _write(folder / "outputs" / file_of(name), value)
 
-    def save_inputs(self, examples: tf.Tensor, folder: Path) -> None:
-        """Write the inputs of the signature for real records, a tensor each."""
+    def inputs(self, examples: tf.Tensor) -> dict[str, Any]:
+        """The inputs of the signature for real records, as arrays by name."""
         features = parse(examples, self._schema)
-        for name, input_name in input_names(self.needed).items():
-            _write(folder / "inputs" / file_of(input_name), features[name])
+        names = input_names(self.needed)
+        return {given: features[name].numpy() for name, given in names.items()}
 
     def save_requests(self, examples: tf.Tensor, saved: Path, model: str) -> dict[str, Any]:
         """Write requests of real records, with their predictions, next to the SavedModel.
@@ -144,21 +134,19 @@ class Servable:
         Returns:
             The predictions, as arrays by the names of outputs.
         """
-        features = parse(examples[:RECORDS], self._schema)
-        inputs = {name: features[each].numpy() for each, name in input_names(self.needed).items()}
-        outputs = self._from_saved_state(features)
-        expected = {name: value.numpy() for name, value in outputs.items()}
-        write_requests(saved, model, inputs, expected)
-        return expected
+        examples = examples[:RECORDS]
+        outputs = self._from_saved_state(parse(examples, self._schema))
+        write_requests(saved, model, self.inputs(examples), outputs)
+        return outputs
 
-    def _from_saved_state(self, features: Features) -> Outputs:
-        """The predictions; states that they change, such as seeds, have their values again."""
+    def _from_saved_state(self, features: Features) -> dict[str, Any]:
+        """The predictions as arrays; states that they change, as seeds, keep their values."""
         owners = [each for each in self._owners() if isinstance(each, tf.Variable)]
         before = [(each, each.numpy()) for each in owners if not each.trainable]
         outputs = self.predict(features)
         for variable, value in before:
             variable.assign(value)
-        return outputs
+        return {name: value.numpy() for name, value in outputs.items()}
 
     def _check_repeatable(self, differing: Iterable[str]) -> None:
         if not (names := ", ".join(differing)):
@@ -229,8 +217,3 @@ def _specs(schema: Schema) -> dict[str, Any]:
         name: tf.TensorSpec([None, *feature.shape], feature.dtype, name=names[name])
         for name, feature in schema.items()
     }
-
-
-def _write(file: Path, value: tf.Tensor) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(tf.io.serialize_tensor(value).numpy())

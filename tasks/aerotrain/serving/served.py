@@ -1,6 +1,6 @@
 """An exported model as a serving system loads it: from columns to predictions, without Keras."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ from aerotrain.contract.steps import Format
 from aerotrain.data.dataset import Schema
 from aerotrain.serving.formats.converter import predictor
 from aerotrain.serving.servable import Features, Outputs
-from aerotrain.serving.signature import SIGNATURE, Arrays, Signature, loaded_inputs
+from aerotrain.serving.signature import SIGNATURE, Arrays, Signature, by_name, loaded_inputs
 from aerotrain.store import CorruptError, MissingError, StoreRefused, fetch, open_store
 
 
@@ -123,12 +123,3 @@ class Served:
                     "compared; name another baseline"
                 )
         return tf.nest.pack_sequence_as(structure, [outputs[name] for name in named])
-
-
-def by_name(outputs: Any) -> Mapping[str, tf.Tensor]:
-    """A model's outputs by the names that the signature gives them."""
-    if isinstance(outputs, Mapping):
-        return {name: outputs[name] for name in sorted(outputs)}
-    if isinstance(outputs, list | tuple):
-        return {f"output_{index}": each for index, each in enumerate(outputs)}
-    return {"predictions": outputs}

@@ -126,3 +126,12 @@ def input_names(features: Iterable[str]) -> dict[str, str]:
 
 def _is_signature_name(name: str) -> bool:
     return bool(_SIGNATURE_NAME.fullmatch(name)) and not iskeyword(name.lower())
+
+
+def by_name(outputs: Any) -> Mapping[str, tf.Tensor]:
+    """A model's outputs by the names that the signature gives them."""
+    if isinstance(outputs, Mapping):
+        return {name: outputs[name] for name in sorted(outputs)}
+    if isinstance(outputs, list | tuple):
+        return {f"output_{index}": each for index, each in enumerate(outputs)}
+    return {"predictions": outputs}

@@ -2,7 +2,7 @@
 
 ``python -m aerotrain.serving.formats.converter FORMAT SAVED FILE CHECK TOLERANCE CALIBRATION``
 
-``CHECK`` is a folder as ``aerotrain.serving.verify`` describes it; ``CALIBRATION`` is one with the
+``CHECK`` is as ``aerotrain.serving.verify`` describes it; ``CALIBRATION`` is a file with the
 ``inputs`` of records by which the model is quantized, or empty. The last line printed is a
 ``FormatComparison`` as JSON, or, with the exit code of a ``FinalError``, its sentence.
 """
@@ -22,7 +22,7 @@ from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.steps import Format
 from aerotrain.serving.own_process import last_line, seconds_for
 from aerotrain.serving.signature import Arrays
-from aerotrain.serving.verify import arrays, close, parts
+from aerotrain.serving.verify import close, parts, read_part
 
 _MODULE = "aerotrain.serving.formats.converter"
 
@@ -184,20 +184,20 @@ def _convert(
     predict = predictor(model_format, file)
     given, expected = [], []
     for part in parts(check):
-        inputs = arrays(part / "inputs")
+        content = read_part(part)
         try:
-            given.append(predict(inputs))
+            given.append(predict(content["inputs"]))
         except Exception as error:
             raise FinalError(
                 f"the runtime of {model_format} cannot run the model: {error}"
             ) from error
-        expected.append(arrays(part / "outputs"))
+        expected.append(content["outputs"])
     return compare(expected, given, tolerance, quantized=calibration is not None)
 
 
-def _single_records(folder: Path) -> Iterator[Arrays]:
-    """The inputs of each of the records in a folder."""
-    inputs = arrays(folder / "inputs")
+def _single_records(file: Path) -> Iterator[Arrays]:
+    """The inputs of each of the records in a file."""
+    inputs = read_part(file)["inputs"]
     for record in range(len(next(iter(inputs.values())))):
         yield {name: value[record : record + 1] for name, value in inputs.items()}
 
