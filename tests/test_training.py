@@ -21,7 +21,7 @@ from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.store import CorruptError
-from aerotrain.training.background.interval import GrowingInterval, Interval
+from aerotrain.training.background.writers import GrowingInterval, Interval
 from aerotrain.training.hooks.report import Pace
 from aerotrain.training.input.batches import batch_spec, parse
 from aerotrain.training.input.order import Schedule

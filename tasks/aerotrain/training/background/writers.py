@@ -10,7 +10,7 @@ from typing import Self
 
 from aerotrain.contract.curves import Curves, Point
 from aerotrain.contract.errors import AerotrainError
-from aerotrain.contract.event_log import Event, EventType, read
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.layout import CHIEF_LOG, CURVES
 from aerotrain.contract.replica_status import (
     REPORTED_EVERY,
@@ -21,8 +21,38 @@ from aerotrain.contract.replica_status import (
 )
 from aerotrain.replica import Replica, began
 from aerotrain.store import MissingError, Store, open_store
-from aerotrain.training.background.interval import Interval, mean_time_between_failures
 from aerotrain.training.background.uploader import Uploader
+
+
+class Interval:
+    """Due once in every ``seconds`` of ``clock``, which must be monotonic."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._last = clock()
+
+    def due(self) -> bool:
+        """Whether it is due; if so, the next interval starts now."""
+        now = self._clock()
+        if now - self._last < self.seconds:
+            return False
+        self._last = now
+        return True
+
+
+class GrowingInterval(Interval):
+    """Due after ``first`` seconds, and each time after twice as long, up to ``most`` seconds."""
+
+    def __init__(self, first: float, most: float, clock: Callable[[], float]) -> None:
+        super().__init__(first, clock)
+        self._most = most
+
+    def due(self) -> bool:
+        if not super().due():
+            return False
+        self.seconds = min(2 * self.seconds, self._most)
+        return True
 
 
 @dataclass
@@ -77,17 +107,6 @@ class EventWriter:
         began = self.clock()
         yield
         self.note(event, seconds=self.clock() - began, step=step and step())
-
-    def mean_time_between_failures(self) -> float:
-        """The mean time between failures in seconds, from the ends of earlier processes."""
-        entries = read(self._past().decode().splitlines())
-        begins = [index for index, each in enumerate(entries) if each.event is EventType.START]
-        ends = [*begins[1:], len(entries)]
-        lives = [entries[begin:end] for begin, end in zip(begins, ends, strict=True)]
-        lasted = sum(life[-1].at - life[0].at for life in lives)
-        good = (EventType.END, EventType.PREEMPTED)
-        failures = sum(all(each.event not in good for each in life) for life in lives)
-        return mean_time_between_failures(lasted, failures)
 
     def _past(self) -> bytes:
         """The event log of the processes before this one."""

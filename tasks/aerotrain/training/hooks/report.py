@@ -13,8 +13,7 @@ from aerotrain.contract.layout import TENSORBOARD
 from aerotrain.contract.replica_status import StepTime
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Progress
-from aerotrain.training.background.interval import GrowingInterval, Interval
-from aerotrain.training.background.writers import CurveWriter
+from aerotrain.training.background.writers import CurveWriter, GrowingInterval, Interval
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.hooks import Hook, TrainState
