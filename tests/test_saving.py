@@ -14,8 +14,7 @@ from aerotrain.contract.layout import CHIEF_LOG
 from aerotrain.contract.training import TrainArguments
 from aerotrain.lease import Lease
 from aerotrain.store import StoreUnavailable, open_store, publish
-from aerotrain.training.background.uploader import Uploader
-from aerotrain.training.background.writers import EventWriter
+from aerotrain.training.background.writers import EventWriter, Uploader
 from aerotrain.training.checkpoints.metadata import check_same_config
 from aerotrain.training.checkpoints.retention import (
     Name,
