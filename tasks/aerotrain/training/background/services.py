@@ -193,11 +193,16 @@ class BackgroundServices:
         Raises:
             FinalError: another run's chief trains in the job's prefix in the store.
         """
+
+        def superseded(because: str) -> None:
+            replica.write_termination_message(because)
+            os._exit(ExitCode.SUPERSEDED)  # at once; no other thread must continue
+
         store, lease = open_store(replica.job.prefix), replica.lease
         imported = time.time() - began()
         if replica.is_chief:
             lease.take(above=highest_token(store))
-        with lease.renewed(_superseded(replica)) if replica.is_chief else nullcontext():
+        with lease.renewed(superseded) if replica.is_chief else nullcontext():
             uploader = Uploader(arguments.store_timeout)
             event_writer = EventWriter(
                 store,
@@ -265,16 +270,6 @@ class BackgroundServices:
         )
         watchdog.start()
         return watchdog
-
-
-def _superseded(replica: Replica) -> Callable[[str], None]:
-    """What ends this process at once; its other threads must not continue."""
-
-    def end(because: str) -> None:
-        replica.write_termination_message(because)
-        os._exit(ExitCode.SUPERSEDED)
-
-    return end
 
 
 def peers_of(cluster: Cluster, own: ReplicaName) -> dict[str, str]:
