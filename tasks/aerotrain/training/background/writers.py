@@ -127,10 +127,16 @@ class Uploader:
 
 
 class Interval:
-    """Due once in every ``seconds`` of ``clock``, which must be monotonic."""
+    """Due once in every ``seconds`` of ``clock``, which must be monotonic.
 
-    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+    With ``most``, the seconds double each time that it was due, up to so many.
+    """
+
+    def __init__(
+        self, seconds: float, clock: Callable[[], float], most: float | None = None
+    ) -> None:
         self.seconds = seconds
+        self._most = seconds if most is None else most
         self._clock = clock
         self._last = clock()
 
@@ -140,19 +146,6 @@ class Interval:
         if now - self._last < self.seconds:
             return False
         self._last = now
-        return True
-
-
-class GrowingInterval(Interval):
-    """Due after ``first`` seconds, and each time after twice as long, up to ``most`` seconds."""
-
-    def __init__(self, first: float, most: float, clock: Callable[[], float]) -> None:
-        super().__init__(first, clock)
-        self._most = most
-
-    def due(self) -> bool:
-        if not super().due():
-            return False
         self.seconds = min(2 * self.seconds, self._most)
         return True
 
