@@ -12,7 +12,7 @@ from aerotrain.contract.layout import CHIEF_LOG
 from aerotrain.contract.status import Progress
 from aerotrain.replica import Preempted
 from aerotrain.training import chief
-from aerotrain.training.background.interval import Interval
+from aerotrain.training.background.writers import Interval
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import Ready, TrainState, UserCallbacks

@@ -230,9 +230,9 @@ def test_every_option_has_a_valid_default_and_a_description(name):
 def test_the_command_line_has_a_flag_for_every_option_of_the_training_step():
     words = ["train", "--model", "m", "--data", "d", "--store", "s"]
     given = parse(
-        [*words, "--epochs", "3", "--checkpoint-interval", "auto", "--mesh", '{"batch": 2}']
+        [*words, "--epochs", "3", "--steps-per-execution", "auto", "--mesh", '{"batch": 2}']
     )
-    assert (given.epochs, given.checkpoint_interval, given.mesh) == (3, None, {"batch": 2})
+    assert (given.epochs, given.steps_per_execution, given.mesh) == (3, None, {"batch": 2})
     assert all(hasattr(given, name) for name in options_of(TrainArguments))
 
 

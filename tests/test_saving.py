@@ -14,14 +14,7 @@ from aerotrain.contract.layout import CHIEF_LOG
 from aerotrain.contract.training import TrainArguments
 from aerotrain.lease import Lease
 from aerotrain.store import StoreUnavailable, open_store, publish
-from aerotrain.training.background.interval import (
-    Interval,
-    OptimalInterval,
-    mean_time_between_failures,
-    optimal_interval,
-)
-from aerotrain.training.background.uploader import Uploader
-from aerotrain.training.background.writers import EventWriter
+from aerotrain.training.background.writers import EventWriter, Uploader
 from aerotrain.training.checkpoints.metadata import check_same_config
 from aerotrain.training.checkpoints.retention import (
     Name,
@@ -214,35 +207,6 @@ def test_the_metrics_of_the_evaluator_decide_which_checkpoint_is_the_best(tmp_pa
     assert not list(store.list("checkpoints/0000000035"))
 
 
-@pytest.mark.parametrize(
-    ("cost", "mtbf", "seconds"),
-    [
-        (0.1, 20_000, (2 * 0.1 * 20_000) ** 0.5),  # 63 s
-        (0.01, 300, 10),  # at most this often
-        (20, 600, 1000),  # at most 2 % of the time
-        (0.1, 1e9, 3600),  # at least this often
-        (100, 1e9, 5000),
-    ],
-)
-def test_the_best_interval_follows_young_within_bounds(cost, mtbf, seconds):
-    assert optimal_interval(cost, mtbf) == pytest.approx(seconds)
-
-
-def test_an_interval_that_is_not_fixed_depends_on_the_cost_of_saving():
-    now = [0.0]
-    interval = OptimalInterval(lambda: now[0], mtbf=20_000)
-    assert interval.seconds == 60
-    interval.cost(0.4)
-    assert interval.seconds == pytest.approx((2 * 0.4 * 20_000) ** 0.5)
-    now[0] = interval.seconds
-    assert interval.due()
-
-
-def test_observed_failures_shorten_the_mean_time_between_failures():
-    assert mean_time_between_failures(0, 0) == 6 * 3600
-    assert mean_time_between_failures(3600, 6) == 3600
-
-
 def test_the_event_log_continues_after_the_events_of_an_earlier_process(tmp_path):
     store, now = open_store(tmp_path.as_uri()), [100.0]
     for restarts in range(3):
@@ -257,8 +221,6 @@ def test_the_event_log_continues_after_the_events_of_an_earlier_process(tmp_path
     entries = read(store.get(CHIEF_LOG).decode().splitlines())
     assert [each.restarts for each in entries] == [0, 0, 1, 1, 1, 2, 2]
     assert (entries[1].event, entries[1].at, entries[1].step) == (EventType.TRAIN, 150, 40)
-    fresh = EventWriter(store, Uploader(deadline=60))
-    assert fresh.mean_time_between_failures() == (6 * 3600 + 150) / 3
 
 
 def test_an_event_log_keeps_its_past_if_the_store_was_unavailable_at_first(tmp_path, monkeypatch):
@@ -300,20 +262,14 @@ def test_the_metric_state_of_an_epoch_is_restored_unless_its_metrics_have_change
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"checkpoint_interval": 0}, "a number above 0 or null, got 0"),
-        ({"checkpoint_interval": "soon"}, "a number above 0 or null, got 'soon'"),
+        ({"checkpoint_interval": 0}, "a number above 0, got 0"),
+        ({"checkpoint_interval": "soon"}, "a number above 0, got 'soon'"),
         ({"store_timeout": -1}, "store_timeout must be a number above 0, got -1"),
     ],
 )
 def test_an_invalid_interval_is_refused(wrong, message):
     with pytest.raises(SpecError, match=message):
         TrainArguments(model="m", data="d", **wrong)
-
-
-def test_a_fixed_interval_does_not_depend_on_the_cost_of_saving():
-    interval = Interval(60, lambda: 0.0)
-    interval.cost(10)
-    assert interval.seconds == 60
 
 
 def test_a_checkpoint_with_an_argument_that_the_training_no_longer_has_is_refused():

@@ -21,7 +21,7 @@ from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.store import CorruptError
-from aerotrain.training.background.interval import GrowingInterval, Interval
+from aerotrain.training.background.writers import Interval
 from aerotrain.training.hooks.report import Pace
 from aerotrain.training.input.batches import batch_spec, parse
 from aerotrain.training.input.order import Schedule
@@ -115,7 +115,7 @@ def test_an_interval_is_due_once_per_period():
 
 def test_progress_is_printed_at_first_more_often():
     now = [0.0]
-    every = GrowingInterval(1, 10, lambda: now[0])
+    every = Interval(1, lambda: now[0], most=10)
     due = []
     for now[0] in range(1, 60):
         due += [now[0]] if every.due() else []

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain.training.background.services import peers_of
-from aerotrain.training.background.watchdog import Watchdog, answers
+from aerotrain.training.background.services import Watchdog, answers, peers_of
 from aerotrain.training.hooks.hooks import TrainState
 from aerotrain.training.input.order import Schedule
 from aerotrain.training.loop import Executions

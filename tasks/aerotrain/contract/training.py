@@ -235,12 +235,10 @@ class TrainArguments(Validated):
         section=Section.RARE,
         minimum=0,
     )
-    checkpoint_interval: float | None = option(
+    checkpoint_interval: float = option(
         60.0,
         title="Checkpoint interval (seconds)",
         help="Time between two checkpoints: the most that a failure loses.",
-        empty="the interval of least cost, from the measured time of a save and the failures of "
-        "this training",
         section=Section.RECOVERY,
         above=0,
     )

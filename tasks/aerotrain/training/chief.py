@@ -13,8 +13,8 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training import loop
-from aerotrain.training.background.interval import checkpoint_interval
 from aerotrain.training.background.services import BackgroundServices
+from aerotrain.training.background.writers import Interval
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.retention import NOTHING, Name, highest_token
 from aerotrain.training.context import (
@@ -119,11 +119,7 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
     saving = Checkpointing(
         context,
         checkpoints,
-        checkpoint_interval(
-            context.arguments.checkpoint_interval,
-            context.distribution.clock,
-            context.services.event_writer.mean_time_between_failures,
-        ),
+        Interval(context.arguments.checkpoint_interval, context.distribution.clock),
         hooks if context.is_chief else [],
         executions.wait_until_idle,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from aerotrain.training.background.watchdog import Watchdog
+from aerotrain.training.background.services import Watchdog
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.hooks import Hook, TrainState

@@ -14,7 +14,7 @@ from aerotrain.contract.replicas import CLUSTERED, Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
-from aerotrain.training.background.watchdog import wait_for_answer
+from aerotrain.training.background.services import wait_for_answer
 from aerotrain.training.background.writers import StatusWriter
 from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of

@@ -43,7 +43,7 @@ class StartingPoint:
                 f"{error}"
             ) from error
         transfer = Transfer.plan(old, Variables.of(model))
-        if transfer.is_empty:
+        if not transfer.taken and not transfer.by_word:
             raise FinalError(
                 f"{self.model} is another model, of which no variable fits this one: it has "
                 f"{some(transfer.left)}, and this one has {some(transfer.new.values())}; name "

@@ -15,7 +15,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
-from aerotrain.training.background.watchdog import wait_for_answer
+from aerotrain.training.background.services import wait_for_answer
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.context import Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline

@@ -1,1 +1,1 @@
-"""Background threads of a training: uploads, the watchdog, and what a replica tells of itself."""
+"""Background threads of a training: the watchdog, and what a replica writes to the store."""

@@ -1,4 +1,8 @@
-"""What a replica tells of itself, and writes to the store: events, curves, and its status."""
+"""What a replica writes to the store while it trains: uploads, events, curves, and its status.
+
+The uploader is one thread. A new upload replaces one that waits under the same name, so only the
+newest of each name is held. While the store is unavailable, uploads are repeated.
+"""
 
 import threading
 import time
@@ -9,8 +13,8 @@ from pathlib import Path
 from typing import Self
 
 from aerotrain.contract.curves import Curves, Point
-from aerotrain.contract.errors import AerotrainError
-from aerotrain.contract.event_log import Event, EventType, read
+from aerotrain.contract.errors import AerotrainError, TemporaryError, backoff
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.layout import CHIEF_LOG, CURVES, status_key
 from aerotrain.contract.status import (
     REPORTED_EVERY,
@@ -19,9 +23,130 @@ from aerotrain.contract.status import (
     StepTime,
 )
 from aerotrain.replica import Replica, began
-from aerotrain.store import MissingError, Store, open_store
-from aerotrain.training.background.interval import Interval, mean_time_between_failures
-from aerotrain.training.background.uploader import Uploader
+from aerotrain.store import MissingError, Store, StoreRefused, open_store
+
+#: Seconds between two attempts; they double after each failure.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
+
+Upload = Callable[[], None]
+
+
+class Uploader:
+    """Runs uploads one after another, and repeats those that failed temporarily.
+
+    ``deadline`` is the number of seconds for which they may fail in a row.
+    """
+
+    def __init__(self, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._deadline = deadline
+        self._clock = clock
+        self._change = threading.Condition()
+        self._waiting: dict[str, Upload] = {}
+        self._running: str | None = None
+        self._final: BaseException | None = None
+        #: Uploads whose last attempt failed, with the error and the time of the first failure.
+        self._failing: dict[str, tuple[Exception, float]] = {}
+        self._thread = threading.Thread(target=self._work, name="uploader", daemon=True)
+        self._thread.start()
+
+    def send(self, name: str, upload: Upload) -> None:
+        """Run ``upload`` soon, instead of what waits under ``name``."""
+        with self._change:
+            self._waiting[name] = upload
+            self._change.notify_all()
+
+    def check(self) -> None:
+        """Raise an error that no further attempt can fix.
+
+        Raises:
+            FinalError: an upload failed for good.
+            TemporaryError: the store has been unavailable for longer than the deadline.
+        """
+        with self._change:
+            if self._final is not None:
+                raise self._final
+            if (error := self._late()) is not None:
+                raise TemporaryError(
+                    f"the store has failed for more than {self._deadline:g} s: {error}"
+                ) from error
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until all uploads are done, or cannot be done; return whether they are done."""
+        until = self._clock() + seconds
+        with self._change:
+            while self._waiting or self._running:
+                left = until - self._clock()
+                if left <= 0 or self._late() or self._final is not None:
+                    return False
+                self._change.wait(min(left, 1.0))
+            return self._final is None
+
+    def _late(self) -> Exception | None:
+        now = self._clock()
+        late = (error for error, since in self._failing.values() if now - since > self._deadline)
+        return next(late, None)
+
+    def _work(self) -> None:
+        pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._waiting)
+                name = self._running = next(iter(self._waiting))
+                upload = self._waiting.pop(name)
+            try:
+                upload()
+            except (TemporaryError, StoreRefused, OSError) as error:
+                self._again(name, upload, error, next(pauses))
+            except BaseException as error:  # noqa: BLE001 -- the training's thread raises it
+                with self._change:
+                    self._running, self._final = None, error
+                    self._change.notify_all()
+                return
+            else:
+                pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+                with self._change:
+                    self._running = None
+                    if self._failing.pop(name, None) and not self._failing:
+                        print("all failed uploads are in the store now", flush=True)
+                    self._change.notify_all()
+
+    def _again(self, name: str, upload: Upload, error: Exception, pause: float) -> None:
+        """Queue the upload again, unless a newer one has its name."""
+        with self._change:
+            self._running = None
+            if not self._failing:
+                print(f"warning: {error}; training continues, and tries it again", flush=True)
+            _, since = self._failing.get(name, (error, self._clock()))
+            self._failing[name] = error, since
+            self._waiting.setdefault(name, upload)
+            self._change.notify_all()
+            newest = dict(self._waiting)
+            # A new upload does not wait: at least its files can be written to the disk.
+            self._change.wait_for(lambda: self._waiting != newest, pause)
+
+
+class Interval:
+    """Due once in every ``seconds`` of ``clock``, which must be monotonic.
+
+    With ``most``, the seconds double each time that it was due, up to so many.
+    """
+
+    def __init__(
+        self, seconds: float, clock: Callable[[], float], most: float | None = None
+    ) -> None:
+        self.seconds = seconds
+        self._most = seconds if most is None else most
+        self._clock = clock
+        self._last = clock()
+
+    def due(self) -> bool:
+        """Whether it is due; if so, the next interval starts now."""
+        now = self._clock()
+        if now - self._last < self.seconds:
+            return False
+        self._last = now
+        self.seconds = min(2 * self.seconds, self._most)
+        return True
 
 
 @dataclass
@@ -76,17 +201,6 @@ class EventWriter:
         began = self.clock()
         yield
         self.note(event, seconds=self.clock() - began, step=step and step())
-
-    def mean_time_between_failures(self) -> float:
-        """The mean time between failures in seconds, from the ends of earlier processes."""
-        entries = read(self._past().decode().splitlines())
-        begins = [index for index, each in enumerate(entries) if each.event is EventType.START]
-        ends = [*begins[1:], len(entries)]
-        lives = [entries[begin:end] for begin, end in zip(begins, ends, strict=True)]
-        lasted = sum(life[-1].at - life[0].at for life in lives)
-        good = (EventType.END, EventType.PREEMPTED)
-        failures = sum(all(each.event not in good for each in life) for life in lives)
-        return mean_time_between_failures(lasted, failures)
 
     def _past(self) -> bytes:
         """The event log of the processes before this one."""

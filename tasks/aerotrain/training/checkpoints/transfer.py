@@ -234,37 +234,26 @@ class Transfer:
         ]
         return cls(taken=taken, by_word=by_word, new=reasons, left=left)
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.taken and not self.by_word
-
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, list[str]]:
         """The lists, for people who read a manifest."""
         return {
             "taken": list(self.taken),
-            "by_word": self._by_word(),
+            "by_word": [
+                f"{path}, {len(rows.new)} of {counted(rows.words, 'word')}"
+                for path, rows in self.by_word.items()
+            ],
             "new": list(self.new.values()),
             "left": list(self.left),
         }
 
     def print(self, title: str) -> None:
         """Print the lists under ``title``, each in one line."""
+        taken, *lists = self.to_dict().values()
         print(title)
-        print(f"  taken: {counted(len(self.taken), 'variable')}", flush=True)
-        lists = (
-            ("taken by word", self._by_word()),
-            ("new", self.new.values()),
-            ("left", self.left),
-        )
-        for what, names in lists:
+        print(f"  taken: {counted(len(taken), 'variable')}", flush=True)
+        for what, names in zip(("taken by word", "new", "left"), lists, strict=True):
             if names:
                 print(f"  {what}: {some(names)}", flush=True)
-
-    def _by_word(self) -> list[str]:
-        return [
-            f"{path}, {len(rows.new)} of {counted(rows.words, 'word')}"
-            for path, rows in self.by_word.items()
-        ]
 
 
 def _reason(path: str, old: Variables, new: Variables) -> str:

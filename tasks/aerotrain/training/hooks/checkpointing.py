@@ -7,7 +7,7 @@ from typing import Any
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.replica import Preempted
-from aerotrain.training.background.interval import Interval
+from aerotrain.training.background.writers import Interval
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.snapshot import (
     metric_state_of,
@@ -110,7 +110,6 @@ class Checkpointing(Hook):
         began = self.clock()
         self.checkpoints.save(self._state_to_save(state))
         stall = self.clock() - began
-        self.interval.cost(stall)
         self._note(EventType.SAVE_STALL, seconds=stall, step=self.context.steps_done())
         self._noted_at = self.clock()
         for each in self.saved:

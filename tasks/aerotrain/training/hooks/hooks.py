@@ -19,11 +19,9 @@ from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.checkpoints.snapshot import random_state, restore_random_state
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.input.order import Schedule
-from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.callbacks import AFTER, BEFORE, Callbacks, variables_of
 from aerotrain.training.step_runner import Spent, StepsRun
 from aerotrain.training.steps.state import MetricState, MetricValues
-from aerotrain.training.steps.step import TrainStep
 
 #: The strategy whose model computes whatever a callback asks for.
 ALONE = "one_device"
@@ -140,50 +138,20 @@ class FiniteValues(Hook):
         """Raises FinalError after a step with a value that is not finite, with the first one."""
         assert state.sums is not None
         step = self._metrics.bad_step(state.sums)
-        if step is not None:
-            raise not_finite(step, self._data)
-
-
-def not_finite(step: int, data: str) -> FinalError:
-    """The error of a training on the data set ``data`` whose loss or weights are not finite."""
-    missing: dict[str, int] = {}
-    with suppress(AerotrainError):  # the error itself says more
-        missing = {
-            name: column["missing"]
-            for name, column in load_statistics(data).items()
-            if column["missing"]
-        }
-    columns = ", ".join(f"{name} ({count})" for name, count in missing.items())
-    return FinalError(
-        f"the loss of step {step}, or a weight after it, is no finite number, so training has "
-        "stopped there; lower the learning rate, clip the gradients, or look for such values in "
-        f"the data{f': these columns have missing values: {columns}' if columns else ''}"
-    )
-
-
-def callbacks_of(pipeline: InputPipeline, step: TrainStep) -> tuple[Callbacks, bool]:
-    """The user's callbacks, and whether the chief measures the validation split after each epoch.
-
-    Raises:
-        FinalError: a callback is not accepted, or monitors what is never logged.
-    """
-    code, arguments, metrics = pipeline.code, pipeline.arguments, step.metrics
-    given = code.reads.call(code.callbacks, arguments.all_hparams)
-    measured = metrics.measured_names()
-    names = [*metrics.names(), *(f"val_{name}" for name in measured or ())]
-    callbacks = Callbacks(
-        code.name,
-        given,
-        step.model,
-        arguments.epochs,
-        arguments.export_best,
-        names,
-        pipeline.schedule.steps_per_epoch,
-    )
-    validates = arguments.validate or callbacks.monitor_validation
-    if callbacks.monitored:
-        callbacks.check_monitored(metrics.names(), measured if validates else [])
-    return callbacks, validates
+        if step is None:
+            return
+        columns = ""
+        with suppress(AerotrainError):  # the error itself says more
+            columns = ", ".join(
+                f"{name} ({column['missing']})"
+                for name, column in load_statistics(self._data).items()
+                if column["missing"]
+            )
+        raise FinalError(
+            f"the loss of step {step}, or a weight after it, is no finite number, so training has "
+            "stopped there; lower the learning rate, clip the gradients, or look for such values "
+            f"in the data{f': these columns have missing values: {columns}' if columns else ''}"
+        )
 
 
 class UserCallbacks(Hook):
@@ -195,7 +163,22 @@ class UserCallbacks(Hook):
 
     def __init__(self, context: TrainingContext) -> None:
         self._context = context
-        self._callbacks, self.validates = callbacks_of(context.pipeline, context.step)
+        code, arguments, metrics = context.pipeline.code, context.arguments, context.step.metrics
+        given = code.reads.call(code.callbacks, arguments.all_hparams)
+        measured = metrics.measured_names()
+        self._callbacks = Callbacks(
+            code.name,
+            given,
+            context.model,
+            arguments.epochs,
+            arguments.export_best,
+            [*metrics.names(), *(f"val_{name}" for name in measured or ())],
+            context.schedule.steps_per_epoch,
+        )
+        #: Whether the chief measures the validation split after each epoch.
+        self.validates = arguments.validate or self._callbacks.monitor_validation
+        if self._callbacks.monitored:
+            self._callbacks.check_monitored(metrics.names(), measured if self.validates else [])
         self._variables = self._callbacks.variables(context.distribution.created())
         if context.is_chief and self._callbacks.given and context.replica.job.strategy != ALONE:
             compute_locally(context)

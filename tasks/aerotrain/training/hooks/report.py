@@ -12,8 +12,7 @@ from aerotrain.contract.errors import counted
 from aerotrain.contract.layout import TENSORBOARD
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Progress, StepTime
-from aerotrain.training.background.interval import GrowingInterval, Interval
-from aerotrain.training.background.writers import CurveWriter
+from aerotrain.training.background.writers import CurveWriter, Interval
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.hooks import Hook, TrainState
@@ -126,7 +125,7 @@ class Report(Hook):
     def on_start(self, state: TrainState, restored: SavedState) -> None:
         self._begun = False
         self._point = Interval(_SECONDS_BETWEEN_POINTS, self._clock)
-        self._line = GrowingInterval(_SECONDS_BETWEEN_POINTS, _SECONDS_BETWEEN_LINES, self._clock)
+        self._line = Interval(_SECONDS_BETWEEN_POINTS, self._clock, _SECONDS_BETWEEN_LINES)
         self._pace = Pace()
         self._epoch_line = Interval(_SECONDS_BETWEEN_EPOCHS, self._clock)
         self._epochs = 0

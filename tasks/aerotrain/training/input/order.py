@@ -9,7 +9,6 @@ it.
 
 import hashlib
 import itertools
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -243,20 +242,14 @@ class UpcomingWindows:
     def rewind(self) -> None:
         """Start over with window 0."""
         self.number = 0
-        self._rest = self._order.windows(*self._begin)
-        self._planned: deque[Window] = deque()
+        self._windows: Iterator[tuple[int, Window]] = enumerate(self._order.windows(*self._begin))
 
     def skip(self) -> None:
         """Go on to the next window."""
-        if self._planned:
-            self._planned.popleft()
-        else:
-            next(self._rest)
+        next(self._windows)
         self.number += 1
 
     def __iter__(self) -> Iterator[tuple[int, Window]]:
         """The upcoming windows with their numbers; this does not go on to the next."""
-        for index in itertools.count():
-            if index == len(self._planned):
-                self._planned.append(next(self._rest))
-            yield self.number + index, self._planned[index]
+        self._windows, upcoming = itertools.tee(self._windows)
+        return upcoming

@@ -192,7 +192,6 @@ def _check_arguments(arguments: TrainArguments) -> None:
         ),
         ("jit_compile", arguments.jit_compile, "DTensor compiles its steps in its own way"),
         ("gradient_dtype", arguments.gradient_dtype != "float32", "use mixed_bfloat16"),
-        ("checkpoint_interval", arguments.checkpoint_interval is None and several, "give a number"),
         ("validate", arguments.validate and several, "ask for an evaluator, which is a replica"),
     ):
         if asked:

@@ -15,9 +15,6 @@ from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.custom import has_custom_step
 from aerotrain.training.steps.step import inner
 
-#: CPUs have no float16 arithmetic: the time of a step as a multiple of bfloat16's.
-_FLOAT16_ON_CPU = 10
-
 
 def check_job(job: Job, arguments: TrainArguments) -> None:
     """Check what needs neither the model nor the data, and set up TensorFlow for these options.
@@ -28,7 +25,6 @@ def check_job(job: Job, arguments: TrainArguments) -> None:
     KERAS.check_supported(job.strategy, arguments)
     if arguments.deterministic:
         check_deterministic(job)
-    warn_of_slow_dtype_policy(arguments.dtype_policy)
 
 
 def check_asynchronous(strategy: str, model: keras.Model) -> None:
@@ -230,13 +226,3 @@ def check_exchanged(
                 f"a loss has the reduction {unknown!r}, which is not that of a batch that is cut "
                 "into pieces; use 'sum_over_batch_size'" + ("" if known else ", or a Keras 3 model")
             )
-
-
-def warn_of_slow_dtype_policy(policy: str) -> None:
-    """Warn if the dtype policy costs more than it saves on this machine."""
-    if policy == "mixed_float16" and not tf.config.list_physical_devices("GPU"):
-        print(
-            f"warning: mixed_float16 on a CPU takes about {_FLOAT16_ON_CPU} times as long as "
-            "mixed_bfloat16, which needs no loss scaling either; choose that one",
-            flush=True,
-        )

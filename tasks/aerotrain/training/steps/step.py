@@ -73,7 +73,7 @@ class TrainStep:
         """The gradients of one batch, its loss, and ``sums`` with the batch added.
 
         A microbatch has a ``weight``, its part of the records of its batch; one of 0 does not
-        change the sums. ``totals`` are those of ``sharing.Microbatch``.
+        change the sums. ``totals`` are those of ``Microbatch``.
         """
         if weight is None:
             return self._compute(sums, batch)
