@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
@@ -16,13 +15,8 @@ from aerotrain.data.dataset import Feature, load_dataset, load_statistics
 from aerotrain.data.sources import SourceError
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import open_store
-from test_prepare_tables import records
-from test_sources import JPEG, PNG
-
-Content = bytes | pa.Table
-
-#: One split, and no comparison with an earlier data set.
-PLAIN: dict[str, Any] = {"splits": {"all": 1}, "allow_drift": True}
+from support.nasty_inputs import JPEG, PNG
+from support.prepared_files import PLAIN, Content, column, prepared, records, written
 
 MODULE = """
 def list_parts():
@@ -32,36 +26,6 @@ def list_parts():
 def read_part(part):
     yield "a", {"x": 1e300, "y": 1.5}
 """
-
-KINDS = {".csv": "csv", ".jsonl": "jsonl", ".parquet": "parquet", ".tfrecord": "tfrecord"}
-
-
-def written(folder: Path, files: Mapping[str, Content]) -> dict[str, Any]:
-    """The source of these files, whose kind is that of their names."""
-    for name, content in files.items():
-        path = folder / "in" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, bytes):
-            path.write_bytes(content)
-        else:
-            pq.write_table(content, path)
-    kind = KINDS.get(Path(next(iter(files))).suffix, "images")
-    return {"kind": kind, "url": (folder / "in").as_uri()}
-
-
-def prepared(folder: Path, files: Mapping[str, Content], rules: Any = (), **options: Any) -> str:
-    """The URL of the data set of these files."""
-    source = written(folder, files) | options
-    return prepare((folder / "store").as_uri(), folder, source, **{**PLAIN, **dict(rules)})
-
-
-def column(url: str, name: str) -> list[Any]:
-    """The values of a column, sorted."""
-    values = [each[name] for each in records(url, "all")]
-    if load_dataset(url).schema[name].dtype == "float64":
-        values = [np.frombuffer(each, "<f8")[0] for each in values]
-    return sorted(values)
-
 
 # --- exact
 
