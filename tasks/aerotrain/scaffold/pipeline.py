@@ -16,7 +16,7 @@ from aerotrain.scaffold.sample import ImageSample, SourceSample
 from aerotrain.scaffold.templates import Code, call, filled, literal
 
 #: The steps that a small model needs, records of a step, and the bounds of epochs.
-_STEPS, _BATCH, _LEAST_EPOCHS, _MOST_EPOCHS = 600, 32, 5, 60
+_STEPS, _BATCH, _LEAST_EPOCHS, _MOST_EPOCHS = 300, 32, 5, 60
 
 #: The share of records up to which those that do not fit are left out. Of more, a user decides.
 MOST_REJECTED = 0.01
