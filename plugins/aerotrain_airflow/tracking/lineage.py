@@ -202,23 +202,41 @@ def code_location(task: BaseOperator, ti: Any) -> dict[str, JobFacet]:
     return {"sourceCodeLocation": facet}
 
 
-def _planned_data(output: TaskOutput) -> Edges:
-    return _sources(output.arguments["source"]), _written(output.returned("dataset"))
+def _by_partitions(output: TaskOutput) -> Edges:
+    """What a task of ``prepare`` or ``predict`` reads and writes.
+
+    The last task describes what it has completed; the others, and one that failed, only name it.
+    """
+    *_, package, step = output.task.job["module"].split(".")
+    name = "dataset" if package == "prepare" else "predictions"
+    url = output.returned(name) if step == "plan" else output.arguments[name]
+    if url is None:  # the plan failed
+        return _sources(output.arguments["source"]), []
+    plan = output.document(f"{url}/{PLAN}")
+    inputs = _sources(plan["source"])
+    if name == "predictions":
+        inputs.append(_read(plan["model"]))
+        if output.arguments.get("model") == SERVING:
+            inputs.append(_read(f"{plan['model'].rpartition('/')[0]}/{ALIAS}"))
+    written = OutputDataset(*name_of(url))
+    if step == "finalize" and output.store(url).exists(MANIFEST):
+        describe = _describe_data if name == "dataset" else _describe_predictions
+        describe(output, url, written)
+    return inputs, [written]
 
 
-def _partition_of_data(output: TaskOutput) -> Edges:
-    url = output.arguments["dataset"]
-    return _sources(output.document(f"{url}/{PLAN}")["source"]), _written(url)
-
-
-def _finalized_data(output: TaskOutput) -> Edges:
-    url = output.arguments["dataset"]
-    if not output.store(url).exists(MANIFEST):
-        return _partition_of_data(output)  # it failed
+def _describe_data(output: TaskOutput, url: str, written: OutputDataset) -> None:
     data = output.dataset(url)
-    facets = data_facets(data) | quality_facet(data, statistics_in(output.store(url)))
-    written = OutputDataset(*name_of(url), facets=facets, outputFacets={**written_facet(data)})
-    return _sources(data.source), [written]
+    written.facets = data_facets(data) | quality_facet(data, statistics_in(output.store(url)))
+    written.outputFacets = {**written_facet(data)}
+
+
+def _describe_predictions(output: TaskOutput, url: str, written: OutputDataset) -> None:
+    found = output.document(f"{url}/{MANIFEST}")
+    files = found["files"]
+    counts = Written(found["records"], sum(each["bytes"] for each in files), len(files))
+    written.facets = schema_facet(found["columns"]) | version_facet(url.rpartition("/")[2])
+    written.outputFacets = {"outputStatistics": counts}
 
 
 def _training(output: TaskOutput) -> Edges:
@@ -255,48 +273,18 @@ def _serving_check(output: TaskOutput) -> Edges:
     return [_read(output.arguments["version"])], []
 
 
-def _planned_predictions(output: TaskOutput) -> Edges:
-    inputs = _sources(output.arguments["source"])
-    if (url := output.returned("predictions")) is None:
-        return inputs, []
-    version = output.document(f"{url}/{PLAN}")["model"]
-    inputs.append(_read(version))
-    if output.arguments["model"] == SERVING:
-        inputs.append(_read(f"{version.rpartition('/')[0]}/{ALIAS}"))
-    return inputs, _written(url)
-
-
-def _partition_of_predictions(output: TaskOutput) -> Edges:
-    url = output.arguments["predictions"]
-    plan = output.document(f"{url}/{PLAN}")
-    return [*_sources(plan["source"]), _read(plan["model"])], _written(url)
-
-
-def _finalized_predictions(output: TaskOutput) -> Edges:
-    url = output.arguments["predictions"]
-    if not (found := output.document(f"{url}/{MANIFEST}")):
-        return _partition_of_predictions(output)  # it failed
-    files = found["files"]
-    written = Written(found["records"], sum(each["bytes"] for each in files), len(files))
-    facets = schema_facet(found["columns"]) | version_facet(url.rpartition("/")[2])
-    dataset = OutputDataset(
-        *name_of(url), facets=facets, outputFacets={"outputStatistics": written}
-    )
-    return [*_sources(found["source"]), _read(found["model"])], [dataset]
-
-
 #: How to find what the jobs of each module have read and written.
 _EDGES: Mapping[str, Callable[[TaskOutput], Edges]] = {
-    "aerotrain.data.prepare.plan": _planned_data,
-    "aerotrain.data.prepare.partition": _partition_of_data,
-    "aerotrain.data.prepare.finalize": _finalized_data,
+    "aerotrain.data.prepare.plan": _by_partitions,
+    "aerotrain.data.prepare.partition": _by_partitions,
+    "aerotrain.data.prepare.finalize": _by_partitions,
     "aerotrain.training.train": _training,
     "aerotrain.evaluation.evaluate": _evaluation,
     "aerotrain.serving.export": _export,
     "aerotrain.serving.serve_check": _serving_check,
-    "aerotrain.prediction.plan": _planned_predictions,
-    "aerotrain.prediction.partition": _partition_of_predictions,
-    "aerotrain.prediction.finalize": _finalized_predictions,
+    "aerotrain.prediction.plan": _by_partitions,
+    "aerotrain.prediction.partition": _by_partitions,
+    "aerotrain.prediction.finalize": _by_partitions,
 }
 
 
@@ -321,8 +309,3 @@ def _read_data(output: TaskOutput) -> InputDataset:
     url = output.arguments["data"]
     data = output.dataset(url)
     return InputDataset(*name_of(url), facets=data_facets(data), inputFacets=read_facet(data))
-
-
-def _written(url: str | None) -> list[OutputDataset]:
-    """A data set that a later task completes, and describes; none if the task did not get there."""
-    return [] if url is None else [OutputDataset(*name_of(url))]
