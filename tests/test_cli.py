@@ -35,7 +35,7 @@ TRAIN = ["train", "--model", "m", "--data", "file:///data", "--store", "file:///
         ([*TRAIN, "--strategy", "none"], "invalid choice: 'none'"),
         ([*TRAIN, "--mesh", "{"], "argument --mesh: '{' is not JSON"),
         ([*TRAIN, "--workers", "two"], "argument --workers: 'two' is no integer; or give auto"),
-        ([*TRAIN, "--checkpoint-interval", ""], "'' is no number; or give auto"),
+        ([*TRAIN, "--learning-rate", ""], "'' is no number; or give auto"),
         ([*TRAIN, "--hparams", "{"], "argument --hparams: '{' is not JSON"),
         (["trian"], "invalid choice: 'trian'"),
     ],
