@@ -30,6 +30,7 @@ from aerotrain.store import (
     fetch_file,
     open_store,
     probe,
+    s3,
 )
 from aerotrain.store.local import LocalStore
 from aerotrain.store.manifest import StoredFile
@@ -147,7 +148,11 @@ def test_an_endpoint_without_a_listener_is_unavailable() -> None:
 
 
 @pytest.mark.process
-def test_an_unresponsive_endpoint_is_unavailable_within_a_minute() -> None:
+def test_an_unresponsive_endpoint_is_unavailable_within_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert s3._ATTEMPTS * s3._ANSWER_SECONDS < 50, "and the pauses between attempts"
+    monkeypatch.setattr(s3, "_ANSWER_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0), backlog=16) as unresponsive:
         _expect_unavailable(f"http://127.0.0.1:{unresponsive.getsockname()[1]}")
 

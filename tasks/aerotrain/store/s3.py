@@ -6,7 +6,7 @@ The error codes: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,7 +109,7 @@ def connect(environment: Mapping[str, str]) -> "S3Client":
     )
 
 
-@cache  # each client takes 0.1 s of CPU, and threads may share it
+@lru_cache(8)  # each client takes 0.1 s of CPU, and threads may share it; credentials expire
 def _client(
     endpoint: str | None, region: str, key: str | None, secret: str | None, token: str | None
 ) -> "S3Client":

@@ -33,7 +33,7 @@ from aerotrain.data.records.encoding import content_of
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
 
-#: The splits of some records; those of all, in parts in their order, are given by a new one.
+#: Returns the splits of records; and a function that makes one for a pass over all in their order.
 SplitOf: TypeAlias = Callable[[Attributes], SplitNumbers]
 Splitter: TypeAlias = Callable[[], SplitOf]
 
@@ -124,7 +124,7 @@ def _check_shards(shards: int, records: int) -> None:
 
 
 def _splitter(plan: DatasetPlan, shuffle: ExternalShuffle, *, has_keys: bool) -> Splitter:
-    """What gives the splits of the records, by which ``stratified`` divides each class."""
+    """The function for the splits of this partition; ``stratified`` divides each class."""
     splits = plan.rules.splits
     if plan.rules.split_by["way"] != "stratified":
         return lambda: itemgetter("split")
