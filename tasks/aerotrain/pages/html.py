@@ -21,7 +21,8 @@ STYLE = """
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem;
        color: var(--text); background: var(--ground); overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.05rem; line-height: 1.3; margin: 1.5rem 0 0; }
+h1 { font-size: 1.5rem; margin: 0; }
+h2 { font-size: 1.05rem; line-height: 1.3; margin: 1.5rem 0 0; }
 a { color: inherit; } p { color: var(--quiet); margin: .25rem 0 1.5rem; }
 section { display: grid; grid-template-columns: minmax(0, 20rem) minmax(0, 1fr) minmax(0, 18rem);
           gap: 1.5rem; padding: 1.25rem 0; border-top: 1px solid var(--line); align-items: start; }
