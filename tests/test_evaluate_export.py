@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,7 +19,7 @@ from aerotrain.evaluation import evaluate
 from aerotrain.serving import export
 from aerotrain.serving.servable import Servable
 from aerotrain.serving.signature import input_names
-from aerotrain.serving.verify import read_part, write_part
+from aerotrain.serving.verify import read_part, verify, write_part
 from aerotrain.serving.versions import claim_version
 from aerotrain.store import open_store
 from aerotrain.training.input.batches import batch_spec, first_records, parse
@@ -88,8 +89,6 @@ def test_a_model_is_compared_with_the_newest_version_that_is_exported(
         found = evaluate.run(replica)
         return found, json.loads(open_store(replica.job.prefix).get("metrics.json"))
 
-    with pytest.raises(FinalError, match="no exported version to compare with: export one, or acc"):
-        evaluated("none-refused", trained, first_run="refuse")
     _, first = evaluated("none-accepted", trained, first_run="accept")
     assert (first["baseline"], first["verdicts"]) == (None, [])
     assert "to compare with, so this rule was not applied: accuracy" in first["warnings"][-1]
@@ -99,10 +98,10 @@ def test_a_model_is_compared_with_the_newest_version_that_is_exported(
     assert same["baseline"]["metrics"] == pytest.approx(same["metrics"])
     assert len(same["verdicts"]) == 11
     assert {each["verdict"] for each in same["verdicts"]} <= {"pass", "too few records"}
-    with pytest.raises(FinalError, match=r"accuracy is 0\.\d+, and 0\.9\d+ of the baseline: worse"):
-        evaluated("weak", weak, first_run="refuse")
     skipped, document = evaluated("skipped", weak, first_run="refuse", on_fail="skip")
-    assert "of the baseline: worse by" in skipped["skipped"]
+    assert re.search(
+        r"accuracy is 0\.\d+, and 0\.9\d+ of the baseline: worse by", skipped["skipped"]
+    )
     assert f"skipped: {skipped['skipped']}\n" in capsys.readouterr().out
     assert document["passed"] is False
     with pytest.raises(FinalError, match=r"the baseline file:.*/7 cannot be loaded: "):
@@ -361,11 +360,12 @@ def test_all_records_of_the_split_are_compared_where_that_is_asked_for(
     export.write(digits.replica("export", "all-records"), arguments, saved, check)
     first, *_, last = parts = sorted(check.iterdir())
     assert len(parts) == -(-load_dataset(digits.data).splits["test"].records // 100)
-    export.verify(saved, check)
-    spoiled = {**read_part(last), "outputs": read_part(first)["outputs"]}
-    write_part(last, **spoiled)
-    with pytest.raises(FinalError, match="output 'predictions' differs from the trained model's"):
-        export.verify(saved, check)
+    assert verify(saved, check) == []
+    write_part(last, **{**read_part(last), "outputs": read_part(first)["outputs"]})
+    assert verify(saved, check) == [
+        f"{signature}'s output 'predictions' differs from the trained model's"
+        for signature in ("serving_default", "serialized_examples")
+    ]
 
 
 def test_records_beyond_a_bound_of_disk_are_compared_and_removed_before_the_next_are_read(

@@ -186,6 +186,7 @@ def thumbnail(picture: Any) -> str | None:
     try:
         if isinstance(picture, bytes):
             opened: Image.Image = Image.open(BytesIO(picture))
+            opened.draft("RGB", (2 * _EDGE, 2 * _EDGE))  # a JPEG is decoded to about this size
             opened = opened.convert("RGBA" if opened.has_transparency_data else "RGB")
         else:
             opened = Image.fromarray(picture[..., 0] if picture.shape[2:] == (1,) else picture)
