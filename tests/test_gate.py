@@ -21,8 +21,8 @@ from aerotrain.evaluation.examined import Examined
 from aerotrain.evaluation.gate import (
     Gate,
     Outcome,
+    check_rule_of_batches,
     check_rules,
-    check_rules_of_batches,
     has_metrics_of_records,
 )
 from aerotrain.evaluation.intervals import GROUPS, Estimate, estimate, holm, samples
@@ -733,9 +733,9 @@ def test_a_metric_that_a_layer_updates_is_that_of_keras(model):
     counting.compile("sgd", "mse")
     assert has_metrics_of_records(model)
     assert not has_metrics_of_records(counting)
-    check_rules_of_batches([Rule(kind="at_least", metric="seen", bound=0.1)])
-    with pytest.raises(FinalError, match="no worse needs metrics of single records, and this mod"):
-        check_rules_of_batches([no_worse("seen")])
+    check_rule_of_batches(Rule(kind="at_least", metric="seen", bound=0.1), "why")
+    with pytest.raises(FinalError, match="no worse needs values of single records, and why: use"):
+        check_rule_of_batches(no_worse("seen"), "why")
 
 
 def test_boundaries_that_are_close_have_names_that_differ():
