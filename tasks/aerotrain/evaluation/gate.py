@@ -156,7 +156,8 @@ def check_rule_of_batches(rule: Rule, why: str) -> None:
     """
     if rule.kind == RuleKind.NO_WORSE or rule.slices:
         raise FinalError(
-            f"{rule} needs values of single records, and {why}: use at_least or at_most without slices"
+            f"{rule} needs values of single records, and {why}: use at_least or at_most without "
+            "slices"
         )
 
 
