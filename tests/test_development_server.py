@@ -167,8 +167,8 @@ def test_a_model_has_answered_its_own_requests_before_the_first_one(tmp_path, ca
     models.warm_up()
     models.close()
     said = capsys.readouterr().out
-    assert "new: version 1 is served" in said
-    assert "old: version 1 is served" in said
+    assert "new: version 1 is loaded" in said
+    assert "old: version 1 is loaded" in said
     answer = models.get("new").predict({"instances": [0.0]})
     assert answer == {"predictions": [4]}  # both records, and each alone, came before
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,7 +19,7 @@ from aerotrain.evaluation import evaluate
 from aerotrain.serving import export
 from aerotrain.serving.servable import Servable
 from aerotrain.serving.signature import input_names
-from aerotrain.serving.verify import read_part, write_part
+from aerotrain.serving.verify import read_part, verify, write_part
 from aerotrain.serving.versions import claim_version
 from aerotrain.store import open_store
 from aerotrain.training.input.batches import RecordFiles, batch_spec, first_records, parse
@@ -48,11 +49,8 @@ def predictions(digits, trained, scans, tmp_path_factory):
     return model(user.transform(scans[1])[0], training=False).numpy()
 
 
-@pytest.mark.parametrize("batch_size", [32, 1000])
-def test_every_record_counts_once(digits, trained, scans, predictions, batch_size):
-    replica = digits.replica(
-        "evaluate", f"by-{batch_size}", model=trained, data=digits.data, batch_size=batch_size
-    )
+def test_every_record_counts_once(digits, trained, scans, predictions):
+    replica = digits.replica("evaluate", "by-32", model=trained, data=digits.data, batch_size=32)
     right = predictions.argmax(axis=1) == scans[1]["label"].numpy()
     assert evaluate.run(replica)["accuracy"] == pytest.approx(right.mean())
     document = json.loads(open_store(replica.job.prefix).get("metrics.json"))
@@ -90,8 +88,6 @@ def test_a_model_is_compared_with_the_newest_version_that_is_exported(
         found = evaluate.run(replica)
         return found, json.loads(open_store(replica.job.prefix).get("metrics.json"))
 
-    with pytest.raises(FinalError, match="no exported version to compare with: export one, or acc"):
-        evaluated("none-refused", trained, first_run="refuse")
     _, first = evaluated("none-accepted", trained, first_run="accept")
     assert (first["baseline"], first["verdicts"]) == (None, [])
     assert "to compare with, so this rule was not applied: accuracy" in first["warnings"][-1]
@@ -101,10 +97,10 @@ def test_a_model_is_compared_with_the_newest_version_that_is_exported(
     assert same["baseline"]["metrics"] == pytest.approx(same["metrics"])
     assert len(same["verdicts"]) == 11
     assert {each["verdict"] for each in same["verdicts"]} <= {"pass", "too few records"}
-    with pytest.raises(FinalError, match=r"accuracy is 0\.\d+, and 0\.9\d+ of the baseline: worse"):
-        evaluated("weak", weak, first_run="refuse")
     skipped, document = evaluated("skipped", weak, first_run="refuse", on_fail="skip")
-    assert "of the baseline: worse by" in skipped["skipped"]
+    assert re.search(
+        r"accuracy is 0\.\d+, and 0\.9\d+ of the baseline: worse by", skipped["skipped"]
+    )
     assert f"skipped: {skipped['skipped']}\n" in capsys.readouterr().out
     assert document["passed"] is False
     with pytest.raises(FinalError, match=r"the baseline file:.*/7 cannot be loaded: "):
@@ -126,7 +122,7 @@ def test_a_metric_that_is_no_finite_number_fails_the_evaluation():
     assert sentence.startswith("loss is nan, no finite number: look for missing values")
 
 
-def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_path):
+def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_path, caplog):
     columns = ("Monthly Spend", "Monthly_Spend", "größe", "a-b", "x:y", "_z", "Age", "age")
     columns += ("class", "c\\d", "e/f>g", "address.city", "2nd")
     schema = {name: Feature("float32", ()) for name in columns}
@@ -155,22 +151,12 @@ def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_pat
     servable = Servable(model, transform, schema)
     assert servable.renamed == {each: names[each] for each in columns if names[each] != each}
     servable.save(tmp_path)
+    assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
     signature = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
     assert set(signature.structured_input_signature[1]) == set(names.values())
     for name, weight in weights.items():
         given = {names[each]: tf.constant([float(each == name)]) for each in schema}
         assert signature(**given)["predictions"].numpy() == pytest.approx([weight])
-
-
-def test_an_export_of_columns_with_spaces_and_other_letters_warns_of_nothing(tmp_path, caplog):
-    schema = {
-        name: Feature("float32", ()) for name in ("Monthly Spend", "größe", "x:y", "_z", "a-b")
-    }
-    inputs = keras.Input((len(schema),))
-    model = keras.Model(inputs, keras.ops.sum(inputs, axis=1))
-    servable = Servable(model, lambda each: (tf.stack([*each.values()], axis=1), 0), schema)
-    servable.save(tmp_path)
-    assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 def test_records_are_grouped_by_single_values_only(digits, trained):
@@ -204,7 +190,18 @@ np.savez(
 
 
 @pytest.fixture(scope="module")
-def exported(digits, trained):
+def died(digits, trained):
+    """The version of an attempt of the export that was killed."""
+    job = digits.replica("export", "exported", model=trained, data=digits.data).job
+    serving = open_store(digits.store).child("serving")
+    description = export.description(job, ExportArguments.from_dict(job.arguments))
+    version = claim_version(serving, description)
+    serving.put(f"{version}/variables/variables.index", b"half of it")
+    return version
+
+
+@pytest.fixture(scope="module")
+def exported(digits, trained, died):
     """The URL of the exported model."""
     return export.run(digits.replica("export", "exported", model=trained, data=digits.data))
 
@@ -266,14 +263,11 @@ def test_a_model_that_keras_cannot_load_again_has_no_such_file(tmp_path, capsys)
     assert "the export has no model.keras, because Keras cannot load it" in capsys.readouterr().out
 
 
-def test_a_retry_of_an_export_that_was_killed_uses_another_version(digits, trained):
-    replica = digits.replica("export", "died", model=trained, data=digits.data)
-    serving = open_store(digits.store).child("serving")
-    description = export.description(replica.job, ExportArguments.from_dict(replica.job.arguments))
-    died = claim_version(serving, description)
-    serving.put(f"{died}/variables/variables.index", b"half of it")
-    assert export.run(replica) == f"{serving.url}/{died + 1}"
-    assert [each.key for each in serving.list(str(died))] == [f"{died}/variables/variables.index"]
+def test_a_retry_of_an_export_that_was_killed_uses_another_version(exported, died):
+    folder, _, version = exported.rpartition("/")
+    assert int(version) == died + 1
+    left = [each.key for each in open_store(folder).list(str(died))]
+    assert left == [f"{died}/variables/variables.index"]
 
 
 def test_a_retrained_model_is_exported_as_another_version(digits, trained, tmp_path):
@@ -295,34 +289,22 @@ def test_a_retrained_model_is_exported_as_another_version(digits, trained, tmp_p
     assert described(b"first", step=document["step"] + 1) != first
 
 
-def test_an_exported_model_with_different_predictions_is_not_published(digits):
-    model = train(digits.replica("train", "waver", model="wavering", data=digits.data, epochs=1))
-    serving = open_store(digits.store).child("serving")
-    before = [each.key for each in serving.list()]
-    with pytest.raises(FinalError, match=r"differ from call.*nothing was published.*state outside"):
-        export.run(digits.replica("export", "waver", model=model, data=digits.data))
-    assert [each.key for each in serving.list()] == before
+class Noisy(keras.layers.Layer):
+    """Adds what ``noise`` makes of a shape, when it predicts, too."""
 
-
-class Sampling(keras.layers.Layer):
-    """Adds noise when it predicts, too: from seeds that are exported, or from TensorFlow's own."""
-
-    def __init__(self, exported):
+    def __init__(self, noise, seeds=None):
         super().__init__()
-        self.seeds = keras.random.SeedGenerator(3) if exported else None
+        self.noise, self.seeds = noise, seeds
 
     def call(self, x):
-        shape = keras.ops.shape(x)
-        return x + (
-            keras.random.normal(shape, seed=self.seeds) if self.seeds else tf.random.normal(shape)
-        )
+        return x + self.noise(keras.ops.shape(x))
 
 
-def sampling(exported):
+def noisy(noise, seeds=None):
     inputs = keras.Input((4,))
     hidden = keras.layers.Dropout(0.5)(keras.layers.Dense(8)(inputs), training=True)
     return Servable(
-        keras.Model(inputs, Sampling(exported)(hidden)),
+        keras.Model(inputs, Noisy(noise, seeds)(hidden)),
         lambda features: (features["x"], features["label"]),
         {"x": Feature(dtype="float32", shape=(4,)), "label": Feature(dtype="int64", shape=())},
     )
@@ -344,18 +326,29 @@ def examples(count):
 
 
 def test_a_model_that_draws_numbers_from_keras_seeds_is_verified_with_the_same_seeds(tmp_path):
-    servable = sampling(exported=True)
+    seeds = keras.random.SeedGenerator(3)
+    servable = noisy(lambda shape: keras.random.normal(shape, seed=seeds), seeds)
     servable.save(tmp_path / "saved")
     servable.save_check(examples(5), tmp_path / "check")
     export.verify(tmp_path / "saved", tmp_path / "check")
 
 
-def test_an_export_that_draws_other_random_numbers_is_rejected_with_a_way_out(tmp_path):
-    message = (
-        r"predictions \(predictions\).*RandomStandardNormal draws random.*with a SeedGenerator"
-    )
+@pytest.mark.parametrize(
+    ("noise", "way_out"),
+    [
+        (tf.random.normal, "RandomStandardNormal draws random.*with a SeedGenerator"),
+        (
+            lambda shape: tf.cast(tf.timestamp() % 1000, tf.float32) * tf.ones(shape),
+            "keeps state outside of TensorFlow's variables",
+        ),
+    ],
+)
+def test_an_export_whose_predictions_differ_from_call_to_call_is_rejected_with_a_way_out(
+    noise, way_out, tmp_path
+):
+    message = rf"predictions \(predictions\).*nothing was published.*{way_out}"
     with pytest.raises(FinalError, match=message):
-        sampling(exported=False).save_check(examples(5), tmp_path / "check")
+        noisy(noise).save_check(examples(5), tmp_path / "check")
 
 
 def test_all_records_of_the_split_are_compared_where_that_is_asked_for(
@@ -367,11 +360,12 @@ def test_all_records_of_the_split_are_compared_where_that_is_asked_for(
     export.write(digits.replica("export", "all-records"), arguments, saved, check)
     first, *_, last = parts = sorted(check.iterdir())
     assert len(parts) == -(-load_dataset(digits.data).splits["test"].records // 100)
-    export.verify(saved, check)
-    spoiled = {**read_part(last), "outputs": read_part(first)["outputs"]}
-    write_part(last, **spoiled)
-    with pytest.raises(FinalError, match="output 'predictions' differs from the trained model's"):
-        export.verify(saved, check)
+    assert verify(saved, check) == []
+    write_part(last, **{**read_part(last), "outputs": read_part(first)["outputs"]})
+    assert verify(saved, check) == [
+        f"{signature}'s output 'predictions' differs from the trained model's"
+        for signature in ("serving_default", "serialized_examples")
+    ]
 
 
 def test_records_beyond_a_bound_of_disk_are_compared_and_removed_before_the_next_are_read(

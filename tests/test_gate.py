@@ -21,8 +21,8 @@ from aerotrain.evaluation.examined import Examined
 from aerotrain.evaluation.gate import (
     Gate,
     Outcome,
+    check_rule_of_batches,
     check_rules,
-    check_rules_of_batches,
     has_metrics_of_records,
 )
 from aerotrain.evaluation.intervals import GROUPS, Estimate, estimate, holm, samples
@@ -52,8 +52,7 @@ STATISTICS = {
 def model():
     inputs = keras.Input((1,))
     model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(inputs))
-    metrics = ["accuracy", keras.metrics.AUC(name="auc"), "mae"]
-    model.compile("sgd", "binary_crossentropy", metrics=metrics)
+    model.compile("sgd", "binary_crossentropy", metrics=["accuracy", "mae"])
     model.build((None, 1))
     model.compute_metrics(None, tf.zeros([1, 1]), tf.zeros([1, 1]))
     return model
@@ -117,7 +116,8 @@ def no_worse(metric, **values):
 
 def test_the_metrics_over_all_records_are_those_of_keras(model):
     block = records(3000, wrong=0.05)
-    outcome = judged(model, [Rule(kind="at_least", metric="f1_score", bound=0.1)], block)
+    rules = [Rule(kind="at_least", metric=name, bound=0.1) for name in ("f1_score", "auc")]
+    outcome = judged(model, rules, block)
     for metric in (keras.metrics.BinaryAccuracy(), keras.metrics.AUC(), keras.metrics.F1Score()):
         metric.update_state(tf.cast(block.y, tf.float32), block.predictions[CANDIDATE])
         name = {"binary_accuracy": "accuracy"}.get(metric.name, metric.name)
@@ -566,6 +566,17 @@ def test_a_column_that_gives_the_label_away_refuses_a_model_if_asked_for(leakage
     assert [failures, warnings] == ([[leak], ["constant"]] if refused else [[], ["constant", leak]])
 
 
+def test_a_first_model_is_refused_if_it_is_to_be_compared():
+    given = {"model": "m", "data": "d", "gate": [no_worse("auc").to_dict()]}
+    for first_run, refused in (("refuse", True), ("accept", False)):
+        arguments = EvaluateArguments.of({**given, "first_run": first_run})
+        failures, warnings = evaluate.reasons(
+            arguments, Outcome(9, {}, {}, {}, ()), Examined(), None
+        )
+        [sentence] = failures if refused else warnings
+        assert sentence.startswith("there is no exported version to compare with")
+
+
 @pytest.mark.parametrize("form", ["dict", "list"])
 def test_a_rule_names_one_of_several_outputs_and_its_weights_are_used(form):
     inputs = keras.Input((1,))
@@ -725,9 +736,9 @@ def test_a_metric_that_a_layer_updates_is_that_of_keras(model):
     counting.compile("sgd", "mse")
     assert has_metrics_of_records(model)
     assert not has_metrics_of_records(counting)
-    check_rules_of_batches([Rule(kind="at_least", metric="seen", bound=0.1)])
-    with pytest.raises(FinalError, match="no worse needs metrics of single records, and this mod"):
-        check_rules_of_batches([no_worse("seen")])
+    check_rule_of_batches(Rule(kind="at_least", metric="seen", bound=0.1), "why")
+    with pytest.raises(FinalError, match="no worse needs values of single records, and why: use"):
+        check_rule_of_batches(no_worse("seen"), "why")
 
 
 def test_boundaries_that_are_close_have_names_that_differ():

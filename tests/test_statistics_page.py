@@ -1,6 +1,5 @@
 """The page of the statistics: what it shows of each column, alone and next to the last data set."""
 
-import json
 import re
 from base64 import b64decode
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import pytest
 from PIL import Image
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.layout import PAGE, STATISTICS
+from aerotrain.contract.layout import PAGE
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Shard, Split, load_statistics
 from aerotrain.data.hashing import hashes_of
@@ -397,7 +396,9 @@ def test_a_run_that_fails_by_drift_leaves_a_page_that_shows_it(tmp_path: Path) -
     assert f"Compared with {first}, of 1,000 records: 1 change" in text
 
 
-def test_the_page_shows_what_was_rejected_and_where_all_of_it_is(tmp_path: Path) -> None:
+def test_the_page_and_the_comparison_show_what_was_rejected_and_where_all_of_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, store = tmp_path / "in", (tmp_path / "store").as_uri()
     folder.mkdir()
     lines = [f"{number},{number % 2}" for number in range(98)]
@@ -414,9 +415,16 @@ def test_the_page_shows_what_was_rejected_and_where_all_of_it_is(tmp_path: Path)
     other = prepare(store, tmp_path, source)
     assert "rejected" not in open_store(other).get(PAGE).decode()
     output = tmp_path / "page.html"
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         main(["compare", other, url, "-o", str(output)])
-    assert "2 records were rejected" in output.read_text()
+    assert ended.value.code == 0
+    compared = Elements(output.read_text()).text
+    assert "2 records were rejected" in compared
+    assert f"Compared with {other}, of 98 records: no change" in compared
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", other, store, "-o", str(output)])
+    assert ended.value.code
+    assert "there is no finished data set at" in capsys.readouterr().out
 
 
 def test_many_rejected_records_are_cut_and_counted() -> None:
@@ -435,31 +443,3 @@ def test_dates_and_timestamps_of_a_source_are_shown_as_dates(tmp_path: Path) -> 
     summary = load_statistics(url)
     units = [summary[name]["since_1970"] for name in ("day", "time", "took")]
     assert units == ["days", "microseconds", ""]
-
-
-def test_a_data_set_without_pictures_and_units_is_still_compared(tmp_path: Path) -> None:
-    store = (tmp_path / "store").as_uri()
-    first = prepare(store, tmp_path, write(tmp_path / "in"))
-    summary = json.loads(open_store(first).get(STATISTICS))
-    for column in summary.values():  # as earlier versions wrote them
-        del column["since_1970"]
-    open_store(first).put(STATISTICS, json.dumps(summary).encode())
-    second = prepare(store, tmp_path, write(tmp_path / "in", shift=1))
-    assert "no change" in open_store(second).get(PAGE).decode()
-
-
-def test_two_data_sets_are_compared_by_a_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store, other = ((tmp_path / name).as_uri() for name in ("store", "other"))
-    one = prepare(store, tmp_path, write(tmp_path / "in"))
-    two = prepare(other, tmp_path, write(tmp_path / "in", shift=400))
-    output = tmp_path / "page.html"
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", one, two, "-o", str(output)])
-    assert ended.value.code == 0
-    assert f"Compared with {one}, of 1,000 records: 1 change" in Elements(output.read_text()).text
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", one, store, "-o", str(output)])
-    assert ended.value.code
-    assert "there is no finished data set at" in capsys.readouterr().out

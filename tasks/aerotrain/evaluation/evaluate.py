@@ -23,7 +23,7 @@ from aerotrain.evaluation.examined import Examined, examined
 from aerotrain.evaluation.gate import (
     Gate,
     Outcome,
-    check_rules_of_batches,
+    check_rule_of_batches,
     has_metrics_of_records,
 )
 from aerotrain.evaluation.records import Predictor
@@ -296,9 +296,10 @@ def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> O
         FinalError: a rule compares, or has slices; or names no metric of the model.
     """
     metrics = numbers(model.evaluate(batches, return_dict=True, verbose=0))
-    check_rules_of_batches(rules)
+    why = "this model has its own test_step, or metrics that layers update, or is one of tf_keras"
     verdicts = []
     for rule in rules:
+        check_rule_of_batches(rule, why)
         if rule.metric not in metrics:
             raise FinalError(
                 f"{rule.metric!r} is not a metric of the model{nearest(rule.metric, metrics)}; it "

@@ -27,6 +27,12 @@ from aerotrain.training.steps.state import MetricState
 
 Functions = Mapping[str, Callable[..., Any]]
 
+#: Why a metric has no values of single records; it follows its name.
+_NO_SUM = (
+    "of a batch is not made of those of its records, as those of keras.metrics and of functions "
+    "that return a number for each record are"
+)
+
 #: The level of the intervals that belong to no rule.
 _LEVEL = 0.05
 
@@ -102,7 +108,9 @@ class Gate:
             if not number:
                 self._metrics.build(block.y, block.predictions[CANDIDATE], block.weight)
                 by_batches = self._metrics.no_sums(block.of(CANDIDATE))
-                self._check_no_sums(by_batches)
+                for rule, name in zip(self._rules, self._names, strict=True):
+                    if name in by_batches:
+                        check_rule_of_batches(rule, f"{name!r} {_NO_SUM}")
                 measured = dict.fromkeys(models if by_batches else (), self._metrics.zero)
             for each in (whole, *by_slicing.values()):
                 each.add(block)
@@ -129,16 +137,6 @@ class Gate:
         baseline = values.get(BASELINE, {})
         return Outcome(whole.records(0), ours, intervals, baseline, verdicts, by_batches)
 
-    def _check_no_sums(self, by_batches: Sequence[str]) -> None:
-        for rule, name in zip(self._rules, self._names, strict=True):
-            if name in by_batches and (rule.kind == RuleKind.NO_WORSE or rule.slices):
-                raise FinalError(
-                    f"{rule} needs values of single records, and {name!r} of a batch is not made "
-                    "of those of its records: use at_least or at_most without slices, or a metric "
-                    "that is a sum or a mean over records, such as one of keras.metrics or a "
-                    "function of the module that returns a number for each record"
-                )
-
 
 def has_metrics_of_records(model: keras.Model) -> bool:
     """Whether the metrics are sums over records, which follow from targets and predictions.
@@ -150,19 +148,17 @@ def has_metrics_of_records(model: keras.Model) -> bool:
     return not MetricState(model).in_call
 
 
-def check_rules_of_batches(rules: Sequence[Rule]) -> None:
-    """Check the rules for a model that has no metrics of single records.
+def check_rule_of_batches(rule: Rule, why: str) -> None:
+    """Check the rule for a metric that has no values of single records, as ``why`` says.
 
     Raises:
-        FinalError: one compares, or has slices.
+        FinalError: it compares, or has slices.
     """
-    for rule in rules:
-        if rule.kind == RuleKind.NO_WORSE or rule.slices:
-            raise FinalError(
-                f"{rule} needs metrics of single records, and this model has its own test_step, or "
-                "metrics that layers update, or is one of tf_keras: use at_least or at_most "
-                "without slices"
-            )
+    if rule.kind == RuleKind.NO_WORSE or rule.slices:
+        raise FinalError(
+            f"{rule} needs values of single records, and {why}: use at_least or at_most without "
+            "slices"
+        )
 
 
 def check_rules(

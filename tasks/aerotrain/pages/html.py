@@ -21,11 +21,12 @@ STYLE = """
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem;
        color: var(--text); background: var(--ground); overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.05rem; line-height: 1.3; margin: 0; }
+h1 { font-size: 1.5rem; margin: 0; }
+h2 { font-size: 1.05rem; line-height: 1.3; margin: 1.5rem 0 0; }
 a { color: inherit; } p { color: var(--quiet); margin: .25rem 0 1.5rem; }
 section { display: grid; grid-template-columns: minmax(0, 20rem) minmax(0, 1fr) minmax(0, 18rem);
           gap: 1.5rem; padding: 1.25rem 0; border-top: 1px solid var(--line); align-items: start; }
-section > .wide { grid-column: 1 / -1; }
+section h2 { margin: 0; } section > .wide { grid-column: 1 / -1; }
 .name { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 4;
         overflow: hidden; }
 .kind, summary, caption, .caption { color: var(--quiet); } .caption { font-size: 12px; }
@@ -43,7 +44,7 @@ th, td { text-align: right; padding: .1rem 0 .1rem 1.25rem; } th { color: var(--
 th:first-child, td:first-child, .text td, .text th { text-align: left; }
 th:first-child, td:first-child { padding-left: 0; }
 .text td { overflow-wrap: anywhere; min-width: 5rem; }
-.source table { display: block; overflow-wrap: anywhere; }
+.source :is(table, tbody) { display: block; overflow-wrap: anywhere; }
 .source tr { display: grid; grid-template-columns: minmax(0, min(16rem, 40%)) minmax(0, 1fr);
              gap: 1rem; } .source td { text-align: left; padding: .1rem 0; }
 .facts { margin: .5rem 0 0; font-size: 14px; } .facts table { width: 100%; }
@@ -86,7 +87,6 @@ img { width: 48px; height: 48px; object-fit: contain; image-rendering: pixelated
                           overflow-wrap: anywhere; }
 .figures :is(td, th):first-child, .matrix th:first-child {
   position: sticky; left: 0; background: var(--ground); }
-h2 { margin-top: 1.5rem; }
 .worst td, .worst th { text-align: left; }
 .worst td bdi { display: inline-block; width: max-content; max-width: 16rem;
                 overflow-wrap: anywhere; }
@@ -186,6 +186,7 @@ def thumbnail(picture: Any) -> str | None:
     try:
         if isinstance(picture, bytes):
             opened: Image.Image = Image.open(BytesIO(picture))
+            opened.draft("RGB", (2 * _EDGE, 2 * _EDGE))  # a JPEG is decoded to about this size
             opened = opened.convert("RGBA" if opened.has_transparency_data else "RGB")
         else:
             opened = Image.fromarray(picture[..., 0] if picture.shape[2:] == (1,) else picture)

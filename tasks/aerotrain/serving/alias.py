@@ -10,7 +10,7 @@ at least one of them finds the other, and gives way.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -157,25 +157,18 @@ def promote(
     """
     _check_complete(store, version)
 
-    def changed(alias: Alias | None) -> AliasChange | None:
+    def chosen(alias: Alias | None) -> int | None:
         if alias is not None and alias.version == version:
             return None
         if alias is not None and not older:
             _check_order(alias, version, until)
         _announce(store, version)
         _check_complete(store, version)
-        return AliasChange(
-            action="promote",
-            version=version,
-            previous=None if alias is None else alias.version,
-            at=_now(),
-            by=by,
-            reason=reason,
-            metrics=metrics or {},
-            until=None if until is None else until.isoformat(),
-        )
+        return version
 
-    return _change(store, changed)
+    end = None if until is None else until.isoformat()
+    about = {"by": by, "reason": reason, "metrics": metrics or {}, "until": end}
+    return _change(store, "promote", chosen, about)
 
 
 def _check_complete(store: Store, version: int) -> None:
@@ -221,7 +214,7 @@ def rollback(store: Store, *, by: str, reason: str = "") -> Alias:
         FinalError: there is none, or it was deleted or is just removed by retention.
     """
 
-    def changed(alias: Alias | None) -> AliasChange:
+    def chosen(alias: Alias | None) -> int:
         if alias is None:
             raise FinalError(f"{store.url} serves its newest version: none was promoted yet")
         before = alias.before(alias.version)
@@ -233,30 +226,30 @@ def rollback(store: Store, *, by: str, reason: str = "") -> Alias:
         _announce(store, before)
         if not store.exists(f"{before}/{MANIFEST}"):
             raise FinalError(f"version {before} of {store.url} was deleted: promote another one")
-        return AliasChange(
-            action="rollback",
-            version=before,
-            previous=alias.version,
-            at=_now(),
-            by=by,
-            reason=reason,
-        )
+        return before
 
-    return _change(store, changed)
+    return _change(store, "rollback", chosen, {"by": by, "reason": reason})
 
 
-def _change(store: Store, changed: Callable[[Alias | None], AliasChange | None]) -> Alias:
-    """Apply a change to the alias as it is; ``changed`` returns None to leave it so."""
+def _change(
+    store: Store,
+    action: str,
+    chosen: Callable[[Alias | None], int | None],
+    about: Mapping[str, Any],
+) -> Alias:
+    """Serve the version that is ``chosen`` by the alias as it is, unless that is None."""
     result: Alias | None = None
 
     def swapped(content: bytes | None) -> bytes | None:
         nonlocal result
         result = _parsed(store, content)
-        change = changed(result)
-        if change is None:
+        version = chosen(result)
+        if version is None:
             return None
-        history = () if result is None else result.history
-        result = Alias(version=change.version, history=(*history, change))
+        previous, history = (None, ()) if result is None else (result.version, result.history)
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        change = AliasChange(action=action, version=version, previous=previous, at=at, **about)
+        result = Alias(version=version, history=(*history, change))
         return result.to_json().encode()
 
     swap(store, ALIAS, swapped)
@@ -266,7 +259,3 @@ def _change(store: Store, changed: Callable[[Alias | None], AliasChange | None])
 
 def _parsed(store: Store, content: bytes | None) -> Alias | None:
     return None if content is None else Alias.from_json(content, f"{store.url}/{ALIAS}")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -172,7 +172,7 @@ class _Model:
 
     def _load(self) -> Loaded:
         found = Loaded.of(self._puller.folder / str(self._puller.version))
-        print(f"{self._name}: version {found.version} is served", flush=True)
+        print(f"{self._name}: version {found.version} is loaded", flush=True)
         return found
 
 

@@ -1,8 +1,8 @@
 // One chart of the curves: a uPlot and its legend, in a figure of fixed height.
 
-import { ChartLegend } from "./chart_legend.js";
 import { HEIGHT, optionsOf, textOf } from "./chart_options.js";
 import { make, setText } from "./elements.js";
+import { Legend } from "./legend.js";
 import { drawMarks, linesOfMarks } from "./marks.js";
 import { hideTooltip, showTooltip } from "./tooltip.js";
 import { title } from "./words.js";
@@ -21,7 +21,8 @@ export class Chart {
     this.caption = make("figcaption");
     const plot = { class: "plot", tabindex: 0, role: "group", "aria-describedby": "curves-hint" };
     this.plot = make("div", plot);
-    this.legend = new ChartLegend((lines, show) => this.toggle(lines, show));
+    const list = make("ul", { class: "legend values" });
+    this.legend = new Legend(list, (label, show) => this.toggle(label, show));
     this.element = make("figure", { class: "chart" });
     this.element.append(this.caption, this.plot, this.legend.element);
     this.plot.addEventListener("keydown", (event) => this.press(event));
@@ -44,8 +45,8 @@ export class Chart {
       this.shape = shape;
       this.chart?.destroy();
       this.chart = this.draw();
+      for (const label of this.legend.hidden) this.toggle(label, false);
     }
-    this.legend.show(lines);
     setText(this.caption, title(name));
     this.plot.setAttribute("aria-label", `${title(name)} over ${axis}`);
     this.showValues();
@@ -74,23 +75,31 @@ export class Chart {
     return uPlot.join(tables, gaps);
   }
 
-  /** Show the values at the cursor, or the last ones. */
+  /** Show the values at the cursor, or the last ones; a band has none of its own. */
   showValues() {
     if (!this.chart) return; // uPlot has not returned yet
     const { cursor, data } = this.chart;
     const inside = cursor.left >= 0;
-    this.legend.showValues((line) => {
-      const series = 1 + this.lines.indexOf(line);
-      const last = () => data[series].findLastIndex((value) => value != null);
-      return textOf(this.name)(data[series][inside ? cursor.idxs[series] : last()]);
+    const items = new Map();
+    this.lines.forEach(({ label, part, bound }, index) => {
+      if (bound) return;
+      const column = data[index + 1];
+      const last = () => column.findLastIndex((value) => value != null);
+      const text = textOf(this.name)(column[inside ? cursor.idxs[index + 1] : last()]);
+      const value = items.has(label) ? `${items.get(label).value} / ${text}` : text;
+      items.set(label, { key: label, name: title(label), style: `swatch ${part}`, value });
     });
+    this.legend.show([...items.values()]);
     this.page.showPosition(inside ? this.chart.posToVal(cursor.left, "x") : null);
   }
 
-  toggle(lines, show) {
-    this.chart.batch(() => {
-      for (const line of lines) this.chart.setSeries(1 + this.lines.indexOf(line), { show });
-    });
+  /** Show or hide a line with its band. */
+  toggle(label, show) {
+    this.chart.batch(() =>
+      this.lines.forEach((line, index) => {
+        if (line.label === label) this.chart.setSeries(1 + index, { show });
+      }),
+    );
   }
 
   describeMarks(event) {

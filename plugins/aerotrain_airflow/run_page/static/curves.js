@@ -2,7 +2,8 @@
 
 import { Chart } from "./chart.js";
 import { byId, make, setText } from "./elements.js";
-import { MarksLegend, readMarkColours } from "./marks.js";
+import { Legend } from "./legend.js";
+import { itemsOfMarks, readMarkColours } from "./marks.js";
 import { chartsOf, extent, startOf, stepOf } from "./series.js";
 import { colour } from "./theme.js";
 import { count, duration } from "./words.js";
@@ -22,21 +23,18 @@ export class Curves {
     this.charts = [];
     this.colours = {};
     this.places = [];
-    this.legend = new MarksLegend(byId("marks-legend"), () => this.redrawMarks());
+    this.legend = new Legend(byId("marks-legend"), () => this.redrawMarks());
     this.addControls();
     this.readColours();
   }
 
   addControls() {
-    this.axes = ["step", "time"].map((axis) =>
-      make("input", {
-        type: "radio",
-        name: "axis",
-        value: axis,
-        checked: axis === this.axis,
-        onchange: () => this.chooseAxis(axis),
-      }),
-    );
+    const labels = ["step", "time"].map((axis) => {
+      const checked = axis === this.axis;
+      const onchange = () => this.chooseAxis(axis);
+      const input = make("input", { type: "radio", name: "axis", value: axis, checked, onchange });
+      return make("label", {}, input, axis === "step" ? "steps" : "time");
+    });
     this.logBox = make("input", { type: "checkbox", onchange: () => this.chooseScale() });
     this.all = make("button", {
       type: "button",
@@ -46,13 +44,7 @@ export class Curves {
     });
     this.position = make("output", { class: "position" });
     byId("curves-controls").append(
-      make(
-        "fieldset",
-        {},
-        make("legend", { text: "Over" }),
-        make("label", {}, this.axes[0], "steps"),
-        make("label", {}, this.axes[1], "time"),
-      ),
+      make("fieldset", {}, make("legend", { text: "Over" }), ...labels),
       make("label", {}, this.logBox, "Loss on a log scale"),
       this.all,
       this.position,
@@ -63,7 +55,7 @@ export class Curves {
   show(training) {
     this.training = training;
     this.start = startOf(training);
-    this.legend.show(training.marks);
+    this.legend.show(itemsOfMarks(training.marks));
     this.draw();
   }
 
@@ -86,7 +78,12 @@ export class Curves {
   placesOfMarks() {
     const { curves, marks } = this.training;
     const place = (mark) => (this.axis === "step" ? stepOf(mark, curves) : mark.at - this.start);
-    return this.legend.visible(marks).map((mark) => [mark, place(mark)]);
+    return this.visible(marks).map((mark) => [mark, place(mark)]);
+  }
+
+  /** The marks of the kinds that are not hidden. */
+  visible(marks) {
+    return marks.filter(({ kind }) => !this.legend.hidden.has(kind));
   }
 
   redrawMarks() {
@@ -126,12 +123,8 @@ export class Curves {
 
   /** The x under the cursor; null if it is outside. */
   showPosition(x) {
-    if (x === null) setText(this.position, "");
-    else
-      setText(
-        this.position,
-        this.axis === "step" ? `step ${count(Math.round(x))}` : `after ${duration(x)}`,
-      );
+    const place = () => (this.axis === "step" ? `step ${count(Math.round(x))}` : `after ${duration(x)}`);
+    setText(this.position, x === null ? "" : place());
   }
 
   readColours() {

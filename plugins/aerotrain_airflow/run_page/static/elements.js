@@ -22,6 +22,13 @@ export function makeTable(name, heads, body) {
   return make("div", { class: "table", tabindex: 0, role: "group", "aria-label": name }, table);
 }
 
+/** A row of a table: a name, a bar, and so many cells. */
+export function makeRow(bar, cells) {
+  const name = make("th", { scope: "row" }, make("bdi"));
+  const others = Array.from({ length: cells }, () => make("td"));
+  return make("tr", {}, name, make("td", { class: "bar" }, bar), ...others);
+}
+
 /** Keep one child per item: existing ones are updated in place, so that focus and hover remain. */
 export function each(parent, items, create, update) {
   while (parent.children.length > items.length) parent.lastElementChild.remove();

@@ -9,19 +9,13 @@ const CAUSES = ["start-up", "recovery", "save stall", "rework", "other"];
 
 /** The parts of a run's wall time, {name, style, seconds, share}: useful training, then what was lost. */
 function partsOf({ goodput, wall_seconds: wall, lost_seconds: lost }) {
-  const part = (name, style, seconds) => ({
-    name,
-    style,
-    seconds,
-    share: wall ? seconds / wall : 0,
-  });
+  const share = (seconds) => (wall ? seconds / wall : 0);
+  const part = (name, style, seconds) => ({ name, style, seconds, share: share(seconds) });
   const causes = Object.entries(lost).filter(([, seconds]) => seconds > 0);
   const style = (cause) =>
     `lost-${CAUSES.includes(cause) ? CAUSES.indexOf(cause) : CAUSES.length - 1}`;
-  return [
-    part(USEFUL, "useful", goodput * wall),
-    ...causes.map(([cause, seconds]) => part(cause, style(cause), seconds)),
-  ];
+  const lostParts = causes.map(([cause, seconds]) => part(cause, style(cause), seconds));
+  return [part(USEFUL, "useful", goodput * wall), ...lostParts];
 }
 
 const lineOf = ({ name, seconds, share }) =>
@@ -39,34 +33,20 @@ export class GoodputOfRun {
 
   show(goodput) {
     const known = goodput !== null && goodput.goodput !== null;
-    setText(
-      this.sentence,
-      known
-        ? sentenceOf(goodput)
-        : "This run has no goodput so far: no step that counts has been recorded.",
-    );
+    const unknown = "This run has no goodput so far: no step that counts has been recorded.";
+    setText(this.sentence, known ? sentenceOf(goodput) : unknown);
     const parts = known ? partsOf(goodput) : [];
     this.bar.hidden = !known;
     this.bar.setAttribute("aria-label", parts.map(lineOf).join(", "));
-    each(
-      this.bar,
-      parts,
-      () => make("i"),
-      (element, part) => {
-        element.className = part.style;
-        element.style.flexGrow = part.share;
-        this.lines.set(element, [lineOf(part)]);
-      },
-    );
-    each(
-      this.list,
-      parts,
-      () => make("li", {}, make("i"), make("span")),
-      (item, part) => {
-        item.firstElementChild.className = `swatch ${part.style}`;
-        setText(item.lastElementChild, lineOf(part));
-      },
-    );
+    each(this.bar, parts, () => make("i"), (element, part) => {
+      element.className = part.style;
+      element.style.flexGrow = part.share;
+      this.lines.set(element, [lineOf(part)]);
+    });
+    each(this.list, parts, () => make("li", {}, make("i"), make("span")), (item, part) => {
+      item.firstElementChild.className = `swatch ${part.style}`;
+      setText(item.lastElementChild, lineOf(part));
+    });
   }
 }
 

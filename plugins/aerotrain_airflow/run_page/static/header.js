@@ -26,20 +26,15 @@ export class Header {
     this.setStatus(`As of ${clock(now)}${failure}`, state === "failed");
     byId("notes").hidden = notes.length === 0;
     each(byId("notes"), notes, () => make("li"), setText);
-    each(
-      byId("trainings"),
-      trainings,
-      () => this.training(),
-      (label, training) => {
-        const [radio, name, state, failure] = label.children;
-        radio.value = training.task;
-        radio.checked = training.task === chosen;
-        radio.hidden = trainings.length === 1;
-        setText(name, training.task);
-        setText(state, stateOf(training, now));
-        setText(failure, training.failure ? `failed: ${training.failure}` : "");
-      },
-    );
+    each(byId("trainings"), trainings, () => this.training(), (label, training) => {
+      const [radio, name, state, failure] = label.children;
+      radio.value = training.task;
+      radio.checked = training.task === chosen;
+      radio.hidden = trainings.length === 1;
+      setText(name, training.task);
+      setText(state, stateOf(training, now));
+      setText(failure, training.failure ? `failed: ${training.failure}` : "");
+    });
     byId("files").hidden = files.length === 0;
     each(byId("files"), files, () => make("span"), showFile);
     this.shownAt = now;
@@ -79,11 +74,8 @@ function showFile(element, { title, task, href, command }) {
   if (element.dataset.key === key) return;
   element.dataset.key = key;
   const name = task ? `${title} (${task})` : title;
-  if (command)
-    return element.replaceChildren(
-      `${name}: run `,
-      make("code", { class: "address", text: command }),
-    );
+  const code = () => make("code", { class: "address", text: command });
+  if (command) return element.replaceChildren(`${name}: run `, code());
   const address = addressOfFile(href);
   return element.replaceChildren(address ? make("a", { href: address, text: name }) : name);
 }
@@ -117,9 +109,8 @@ function partsOfEnded(training, start) {
 function progressOf(training) {
   const { steps } = training;
   const step = lastStep(training);
-  return steps === null
-    ? `step ${count(step)}`
-    : `step ${count(step)} of ${count(steps)} (${percent(step / steps)})`;
+  const whole = () => ` of ${count(steps)} (${percent(step / steps)})`;
+  return `step ${count(step)}${steps === null ? "" : whole()}`;
 }
 
 /** As many as the legend of the marks has. */

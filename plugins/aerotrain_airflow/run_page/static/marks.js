@@ -1,7 +1,6 @@
-// What happened at one moment of a training: how it is drawn, and the legend that hides a kind of it.
+// What happened at one moment of a training: how it is drawn and described.
 
 import { colour } from "./theme.js";
-import { each, make, setText } from "./elements.js";
 import { clock, count, duration } from "./words.js";
 
 /** The dashes of the vertical line of each kind. Checkpoints are short, as there may be hundreds. */
@@ -17,47 +16,15 @@ const SHORT_PIXELS = 8;
 
 const classOf = (kind) => (kind in DASHES ? kind : "end");
 
-/** The kinds that are hidden, and the legend in which they are chosen. */
-export class MarksLegend {
-  constructor(list, redraw) {
-    this.list = list;
-    this.redraw = redraw;
-    this.hidden = new Set();
-  }
-
-  show(marks) {
-    const kinds = new Map();
-    for (const { kind } of marks) kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
-    each(
-      this.list,
-      [...kinds],
-      () => this.item(),
-      (item, [kind, amount]) => {
-        const button = item.firstElementChild;
-        button.dataset.kind = kind;
-        button.setAttribute("aria-pressed", !this.hidden.has(kind));
-        button.firstElementChild.className = `mark ${classOf(kind)}`;
-        setText(button.lastElementChild, `${kind} (${count(amount)})`);
-      },
-    );
-  }
-
-  item() {
-    const toggle = ({ currentTarget: button }) => {
-      const { kind } = button.dataset;
-      if (!this.hidden.delete(kind)) this.hidden.add(kind);
-      button.setAttribute("aria-pressed", !this.hidden.has(kind));
-      this.redraw();
-    };
-    const button = make("button", { type: "button", onclick: toggle });
-    button.append(make("i"), make("span"));
-    return make("li", {}, button);
-  }
-
-  /** The marks of the kinds that are not hidden. */
-  visible(marks) {
-    return marks.filter(({ kind }) => !this.hidden.has(kind));
-  }
+/** The items of a legend: each kind with its number. */
+export function itemsOfMarks(marks) {
+  const kinds = new Map();
+  for (const { kind } of marks) kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
+  return [...kinds].map(([kind, amount]) => ({
+    key: kind,
+    name: `${kind} (${count(amount)})`,
+    style: `mark ${classOf(kind)}`,
+  }));
 }
 
 /** Draw marks as vertical lines of a chart: `places` are pairs of a mark and its x. */

@@ -16,7 +16,7 @@ const curves = new Curves(
   (range) => timeline.zoom(range),
   () => timeline.draw(),
 );
-const timeline = new Timeline((marks) => curves.legend.visible(marks));
+const timeline = new Timeline((marks) => curves.visible(marks));
 const goodput = new GoodputOfRun();
 const replicas = new Replicas();
 const stepTimes = new StepTimes();
@@ -58,18 +58,15 @@ function showEmpty(training) {
   byId("goodput").hidden = !training;
   byId("replicas").hidden = !training?.replicas.length;
   byId("empty").hidden = trained;
-  const waiting =
-    training && (training.running || startOf(training) === null)
-      ? "Curves appear with the first step of this training."
-      : "This training has no curves.";
-  setText(
-    byId("empty"),
-    training
-      ? waiting
-      : isActive(data)
-        ? "This run has no training so far. If one of its tasks trains, it appears here when it starts."
-        : "No task of this run has begun a training. The grid in Airflow shows which task was the last.",
-  );
+  setText(byId("empty"), reasonOfEmpty(training));
+}
+
+function reasonOfEmpty(training) {
+  if (training && !training.running && startOf(training) !== null) return "This training has no curves.";
+  if (training) return "Curves appear with the first step of this training.";
+  return isActive(data)
+    ? "This run has no training so far. If one of its tasks trains, it appears here when it starts."
+    : "No task of this run has begun a training. The grid in Airflow shows which task was the last.";
 }
 
 /** Show another training of the run. */

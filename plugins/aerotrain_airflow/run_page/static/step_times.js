@@ -1,6 +1,6 @@
 // The time of a step on each replica, by what it was spent on, and the slowest replica.
 
-import { byId, each, make, makeTable, setText } from "./elements.js";
+import { byId, each, make, makeRow, makeTable, setText } from "./elements.js";
 import { describe } from "./tooltip.js";
 import { number, percent } from "./words.js";
 
@@ -58,12 +58,5 @@ const sentenceOf = ({ replica, seconds, times }) =>
 
 function newRow() {
   const parts = PARTS.map((part) => make("i", { class: part }));
-  const bar = make("div", { class: "stack", "aria-hidden": true }, ...parts);
-  return make(
-    "tr",
-    {},
-    make("th", { scope: "row" }, make("bdi")),
-    make("td", { class: "bar" }, bar),
-    ...[...PARTS, "whole"].map(() => make("td")),
-  );
+  return makeRow(make("div", { class: "stack", "aria-hidden": true }, ...parts), PARTS.length + 1);
 }

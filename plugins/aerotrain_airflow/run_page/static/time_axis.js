@@ -1,20 +1,10 @@
 // The ticks of an axis of time.
 
-const MINUTE = 60;
-const HOUR = 3600;
-const DAY = 86400;
+const [MINUTE, HOUR, DAY] = [60, 3600, 86400];
 
 /** The distances between two ticks, in seconds. */
 export const INCREMENTS = [
-  0.1,
-  0.2,
-  0.5,
-  1,
-  2,
-  5,
-  10,
-  15,
-  30,
+  ...[0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30],
   ...[1, 2, 5, 10, 15, 30].map((each) => each * MINUTE),
   ...[1, 2, 3, 6, 12].map((each) => each * HOUR),
   ...[1, 2, 5, 10, 20, 50, 100, 200, 500].map((each) => each * DAY),

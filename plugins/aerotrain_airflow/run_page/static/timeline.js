@@ -31,14 +31,9 @@ export class Timeline {
     describe(area, (element) => this.parts.get(element) ?? null);
     area.addEventListener("keydown", (event) => this.move(event));
     new ResizeObserver(() => this.draw()).observe(area);
-    each(
-      byId("states-legend"),
-      STATES,
-      () => make("li"),
-      (item, state) => {
-        item.replaceChildren(make("i", { class: `swatch ${state}` }), state);
-      },
-    );
+    each(byId("states-legend"), STATES, () => make("li"), (item, state) => {
+      item.replaceChildren(make("i", { class: `swatch ${state}` }), state);
+    });
     this.events = make("tbody");
     this.summary = make("summary");
     byId("events").append(this.summary, makeTable("Events", EVENT_HEADS, this.events));
@@ -81,16 +76,11 @@ export class Timeline {
     });
     this.keepOneTabStop();
     const visible = this.visibleMarks(marks).filter(({ at }) => at >= from && at <= to);
-    each(
-      this.marks,
-      visible,
-      () => make("i"),
-      (element, mark) => {
-        element.className = `mark ${mark.kind}`;
-        element.style.left = share(mark.at);
-        this.parts.set(element, linesOfMarks([mark], this.start));
-      },
-    );
+    each(this.marks, visible, () => make("i"), (element, mark) => {
+      element.className = `mark ${mark.kind}`;
+      element.style.left = share(mark.at);
+      this.parts.set(element, linesOfMarks([mark], this.start));
+    });
     const width = this.marks.clientWidth;
     const most = Math.max(2, width / ROOM_OF_A_TICK);
     each(

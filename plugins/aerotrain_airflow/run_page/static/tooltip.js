@@ -7,14 +7,9 @@ document.body.append(box);
 
 /** Show lines of text at a point of the window. */
 export function showTooltip(lines, left, top) {
-  each(
-    box,
-    lines,
-    () => make("div"),
-    (line, text) => {
-      line.textContent = text;
-    },
-  );
+  each(box, lines, () => make("div"), (line, text) => {
+    line.textContent = text;
+  });
   box.hidden = false;
   const { width, height } = box.getBoundingClientRect();
   const below = top + 14 + height > innerHeight;

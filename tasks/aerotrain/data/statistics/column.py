@@ -194,9 +194,9 @@ class ColumnStatistics:
             vocabulary=None if words is None else Vocabulary(dict(words), data["lost"]),
             examples=dict(data["examples"]),
             is_counted=data["is_counted"],
-            is_time=data.get("is_time", False),
-            since_1970=data.get("since_1970", ""),
-            pictures=Pictures.from_list(data.get("pictures", [])),
+            is_time=data["is_time"],
+            since_1970=data["since_1970"],
+            pictures=Pictures.from_list(data["pictures"]),
         )
 
     def summary(self) -> dict[str, Any]:
