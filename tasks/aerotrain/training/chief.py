@@ -20,7 +20,6 @@ from aerotrain.training.checkpoints.retention import NOTHING, Name, highest_toke
 from aerotrain.training.context import (
     TrainingContext,
 )
-from aerotrain.training.error_messages import errors_translated, lost_processes_explained
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import FiniteValues, Hook, Ready, UserCallbacks
 from aerotrain.training.hooks.report import Report, StepTimes
@@ -30,6 +29,7 @@ from aerotrain.training.input_pipeline import InputPipeline, Service, check_shar
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.error_messages import errors_translated, lost_processes_explained
 from aerotrain.training.model_manifest import ModelManifest, packages
 from aerotrain.training.starting_point import begin, started_from
 from aerotrain.training.strategies import ENGINES, Engine, create_model
