@@ -3,6 +3,7 @@
 It builds the parts of the training, runs the loop, and writes the manifest of the trained model.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -145,12 +146,15 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
 
 def _restore(context: TrainingContext, checkpoints: Checkpoints) -> SavedState:
     """Restore the chief's newest checkpoint on all replicas."""
-    with context.services.event_writer.timed(EventType.RESTORE, step=context.steps_done):
-        newest = checkpoints.choose() if context.is_chief else NOTHING
-        token, *name = context.distribution.numbers([context.services.lease.token, *newest])
-        restored = checkpoints.restore(Name(*name), token)
-        if checkpoints.restored == NOTHING and context.arguments.start_from is not None:
-            begin(context, checkpoints)
+    began = time.monotonic()
+    newest = checkpoints.choose() if context.is_chief else NOTHING
+    token, *name = context.distribution.numbers([context.services.lease.token, *newest])
+    restored = checkpoints.restore(Name(*name), token)
+    if checkpoints.restored == NOTHING and context.arguments.start_from is not None:
+        begin(context, checkpoints)
+    seconds = time.monotonic() - began
+    note = context.services.event_writer.note
+    note(EventType.RESTORE, seconds=seconds, step=context.steps_done())
     start, schedule = context.steps_done(), context.schedule
     if start >= schedule.steps + schedule.steps_per_epoch:
         raise FinalError(
