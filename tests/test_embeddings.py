@@ -23,7 +23,7 @@ def test_a_step_with_more_slices_than_a_message_holds_ends_with_a_sentence(tmp_p
     import tensorflow as tf
 
     from aerotrain.contract.errors import FinalError
-    from aerotrain.training.error_messages import errors_translated
+    from aerotrain.training.model.error_messages import errors_translated
     from aerotrain.training.steps.microbatches import TOO_MANY
 
     words = (

@@ -7,9 +7,8 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.contract.errors import ExitCode, FinalError, message_of
-from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model.mistakes import explained
+from aerotrain.training.model.error_messages import errors_translated, explained
 
 pytestmark = pytest.mark.process
 

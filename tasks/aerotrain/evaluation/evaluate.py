@@ -35,10 +35,10 @@ from aerotrain.serving.served import Served
 from aerotrain.serving.versions import model_name
 from aerotrain.store import MANIFEST, CorruptError, MissingError, open_store
 from aerotrain.store.manifest import Manifest
-from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, every_record, streamed
 from aerotrain.training.input.shards import split_of
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.error_messages import errors_translated
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.state import numbers
 

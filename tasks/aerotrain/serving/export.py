@@ -25,10 +25,10 @@ from aerotrain.serving.signature import by_name
 from aerotrain.serving.verify import write_part
 from aerotrain.serving.versions import claim_version, model_name, published_version
 from aerotrain.store import MANIFEST, open_store, publish
-from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import Transform, batch_spec, first_records, parse, streamed
 from aerotrain.training.input.shards import TRAIN_SPLIT, enough, split_of
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.error_messages import errors_translated
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.user_code import code_of

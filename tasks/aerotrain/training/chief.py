@@ -3,6 +3,7 @@
 It builds the parts of the training, runs the loop, and writes the manifest of the trained model.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,7 +21,6 @@ from aerotrain.training.checkpoints.retention import NOTHING, Name, highest_toke
 from aerotrain.training.context import (
     TrainingContext,
 )
-from aerotrain.training.error_messages import errors_translated, lost_processes_explained
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import FiniteValues, Hook, Ready, UserCallbacks
 from aerotrain.training.hooks.report import Report, StepTimes
@@ -30,6 +30,7 @@ from aerotrain.training.input_pipeline import InputPipeline, Service, check_shar
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.error_messages import errors_translated, lost_processes_explained
 from aerotrain.training.model_manifest import ModelManifest, packages
 from aerotrain.training.starting_point import begin, started_from
 from aerotrain.training.strategies import ENGINES, Engine, create_model
@@ -145,12 +146,15 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
 
 def _restore(context: TrainingContext, checkpoints: Checkpoints) -> SavedState:
     """Restore the chief's newest checkpoint on all replicas."""
-    with context.services.event_writer.timed(EventType.RESTORE, step=context.steps_done):
-        newest = checkpoints.choose() if context.is_chief else NOTHING
-        token, *name = context.distribution.numbers([context.services.lease.token, *newest])
-        restored = checkpoints.restore(Name(*name), token)
-        if checkpoints.restored == NOTHING and context.arguments.start_from is not None:
-            begin(context, checkpoints)
+    began = time.monotonic()
+    newest = checkpoints.choose() if context.is_chief else NOTHING
+    token, *name = context.distribution.numbers([context.services.lease.token, *newest])
+    restored = checkpoints.restore(Name(*name), token)
+    if checkpoints.restored == NOTHING and context.arguments.start_from is not None:
+        begin(context, checkpoints)
+    seconds = time.monotonic() - began
+    note = context.services.event_writer.note
+    note(EventType.RESTORE, seconds=seconds, step=context.steps_done())
     start, schedule = context.steps_done(), context.schedule
     if start >= schedule.steps + schedule.steps_per_epoch:
         raise FinalError(

@@ -195,13 +195,6 @@ class EventWriter:
         self._lines.append(entry.to_json() + "\n")
         self.uploader.send("event log", self._write)
 
-    @contextmanager
-    def timed(self, event: EventType, *, step: Callable[[], int] | None = None) -> Iterator[None]:
-        """Record the duration of this scope, and the ``step`` at its end."""
-        began = self.clock()
-        yield
-        self.note(event, seconds=self.clock() - began, step=step and step())
-
     def _past(self) -> bytes:
         """The event log of the processes before this one."""
         if self._before is None:

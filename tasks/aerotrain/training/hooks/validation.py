@@ -18,7 +18,6 @@ from aerotrain.training.background.writers import StatusWriter
 from aerotrain.training.checkpoints.checkpoints import SavedState, checkpoint_store, restore_weights
 from aerotrain.training.checkpoints.retention import Name, complete_checkpoints
 from aerotrain.training.context import TrainingContext
-from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.hooks import Hook, TrainState, UserCallbacks, copy_variables
 from aerotrain.training.hooks.report import EventFiles
 from aerotrain.training.input.batches import RecordFiles, batch_spec, every_record
@@ -27,6 +26,7 @@ from aerotrain.training.internals import keras3
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.checks import check_remainder
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.error_messages import errors_translated
 from aerotrain.training.steps.state import numbers
 
 #: The split on which models are measured during training.

@@ -2,6 +2,6 @@
 
 ``code`` is the module, ``keras_adapter`` has all differences of Keras 3 and tf_keras
 (``legacy_keras``). ``checks`` and ``whole_batches`` report what a strategy does not support, or
-computes otherwise, before training starts; ``mistakes`` makes one sentence of an error.
+computes otherwise, before training starts; ``error_messages`` makes one sentence of an error.
 ``callbacks`` calls the user's, and has a table of Keras's own.
 """

@@ -20,8 +20,8 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.data.dataset import load_dataset, load_statistics
 from aerotrain.training.input.batches import Transform
+from aerotrain.training.model.error_messages import mistakes_explained
 from aerotrain.training.model.keras_adapter import KERAS
-from aerotrain.training.model.mistakes import mistakes_explained
 from aerotrain.user_code import user_module
 
 #: The Keras objects that each user module created when it was imported.
