@@ -1,6 +1,5 @@
 """Sources: each kind yields its records as columns. Bad input: docs/inputs.md."""
 
-import gzip
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -141,16 +140,12 @@ def test_arrays_are_features_of_the_same_records(
     image = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
     np.save(tmp_path / "image.npy", image)
     np.save(tmp_path / "label.npy", np.arange(6, dtype=">i4"))
-    (tmp_path / "image.gz").write_bytes(gzip.compress((tmp_path / "image.npy").read_bytes()))
     monkeypatch.setattr("aerotrain.data.sources.arrays.FRAGMENT_BYTES", 20)
     url = tmp_path.as_uri()
     arrays = {"image": f"{url}/image.npy", "label": f"{url}/label.npy"}
     source = {"kind": "npy", "features": arrays}
     assert schema(source) == {"image": Feature("uint8", (2, 2)), "label": Feature("int32")}
     assert read(source)[0] == {"image": image.tolist(), "label": list(range(6))}
-    assert read({"kind": "npy", "features": {"image": f"{url}/image.gz"}})[0] == {
-        "image": image.tolist()
-    }
 
 
 def test_examples_are_read_back_as_they_were_encoded(tmp_path: Path) -> None:

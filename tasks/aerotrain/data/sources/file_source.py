@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from aerotrain.contract.errors import counted
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.sources.batch import Fragment, SourceError
 from aerotrain.data.sources.files import InputFile, files_of
@@ -37,6 +38,14 @@ class FileSource(Source):
         if hidden := self.listed[1]:
             found["hidden files"] = f"{some(hidden)}; not read"
         return {**found, **super().facts()}
+
+    def empty(self, what: str, why: str = "") -> SourceError:
+        """The error of a source without any ``what`` in its files."""
+        return SourceError(
+            f"the source is empty: there is no {what} in {counted(len(self.files), 'file')}, "
+            f"{self.files[0].url} the first{why}; check that the input is where the source looks "
+            "for it"
+        )
 
     @cached_property
     def compression_ratio(self) -> int:

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import RecordError
 from aerotrain.data.records.sizes import bytes_of_rows, parts_of
@@ -138,10 +137,7 @@ class ParquetSource(FileSource):
             if len(looked_at) == _FOOTERS:
                 break
         if not looked_at:
-            raise SourceError(
-                f"the source is empty: there is no row in {counted(len(self.files), 'file')}; "
-                "check that the input is where the source looks for it"
-            )
+            raise self.empty("row")
         if unknown := [n for n in columns if n not in features and n not in inferred.problems]:
             why = RecordError(
                 f"there is no value of {', '.join(map(repr, unknown))} in the first rows of "

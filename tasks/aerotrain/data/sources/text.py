@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from aerotrain.contract.errors import SpecError, counted
+from aerotrain.contract.errors import SpecError
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import column_of, is_list_type
 from aerotrain.data.sources import lines
@@ -135,7 +135,12 @@ class TextSource(FileSource):
             if counts:
                 break
         if not counts:
-            raise self._no_record(rejected)
+            if not rejected:
+                raise self.empty("record")
+            raise SourceError(
+                f"none of the first lines of {rejected[0].file} is a record, the first failure is "
+                f"at byte {rejected[0].offset}: {rejected[0].reason}"
+            )
         if self.is_typed:
             counts = _with_objects(counts)
             late = self.declared.types.keys() - counts.keys()
@@ -169,18 +174,6 @@ class TextSource(FileSource):
                 start = position - ends[place] + file.size
                 spans[file, start] = min(file.size, start + _SAMPLED_BYTES)
         return [{"file": file, "span": (start, end)} for (file, start), end in spans.items()], False
-
-    def _no_record(self, rejected: list[Rejected]) -> SourceError:
-        if rejected:
-            first = rejected[0]
-            return SourceError(
-                f"none of the first lines of {first.file} is a record, the first failure is at "
-                f"byte {first.offset}: {first.reason}"
-            )
-        return SourceError(
-            f"the source is empty: there is no record in {counted(len(self.files), 'file')}, "
-            f"{self.files[0].url} the first; check that the input is where the source looks for it"
-        )
 
     def _look_at(
         self,

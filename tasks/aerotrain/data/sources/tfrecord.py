@@ -14,7 +14,6 @@ from google.protobuf import (
     text_format,
 )
 
-from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import (
     FramingError,
@@ -74,11 +73,7 @@ class ExampleSource(FileSource):
                     continue
                 names = self.declared.selected(file.url, list(features))
                 return Inferred({name: self._feature_of(name, *features[name]) for name in names})
-        raise SourceError(
-            "the source is empty: there is no tf.train.Example in "
-            f"{counted(len(self.files), 'file')}{why}; check that the input is where "
-            "the source looks for it"
-        )
+        raise self.empty("tf.train.Example", why)
 
     def batches(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
