@@ -195,11 +195,10 @@ class TextSource(FileSource):
         for table in tables:
             for name, values in zip(table.column_names, table.columns, strict=True):
                 chunks.setdefault((name, values.type), []).extend(values.chunks)
-        read = self._selected_of([name for name, _ in chunks])
         for (name, kind), arrays in chunks.items():
             types = counts.setdefault(name, Counter())
             with inferred.column(name):
-                if name in read:
+                if self.declared.reads(name):
                     check_columns(
                         file.url, [name], [name] if self.is_typed else tables[0].column_names
                     )
@@ -226,12 +225,6 @@ class TextSource(FileSource):
         first_lines = beginning.removeprefix(BYTE_ORDER_MARK).strip().splitlines() or [b""]
         if what := self.why_other_format(beginning, first_lines):
             raise SourceError(f"{file.url} {what}")
-
-    def _selected_of(self, names: Sequence[str]) -> list[str]:
-        """Those of the columns of a table that are read, if it has them."""
-        declared = self.declared
-        wanted = names if declared.columns is None else declared.columns
-        return [name for name in names if name in wanted and name not in declared.skip]
 
     def _inferred(self, name: str, values: pa.ChunkedArray) -> Feature | None:
         kind, values = values.type, values.drop_null()
