@@ -48,9 +48,7 @@ class SampledColumn:
 
     @classmethod
     def of(cls, name: str, values: pa.ChunkedArray) -> "SampledColumn":
-        """The column with texts instead of bytes and of indices, and nulls for NaN and no text."""
-        if pa.types.is_dictionary(values.type):
-            values = values.cast(values.type.value_type)
+        """The column with texts instead of bytes, and nulls for NaN and no text."""
         if pa.types.is_floating(values.type):
             values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
         if is_text_type(values.type):

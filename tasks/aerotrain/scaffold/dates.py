@@ -85,14 +85,16 @@ def dates_among(texts: pa.ChunkedArray, counts: Mapping[str, int]) -> Dates | No
     different = pa.array(list(counts), pa.string())
     found = {
         kind: Dates(
-            kind=kind, texts=texts, words={each: counts[each] for each in _others(different, kind)}
+            kind=kind, texts=texts, words={word: counts[word] for word in _others(different, kind)}
         )
         for kind in _KINDS
     }
     best = min(found.values(), key=lambda dates: dates.others)
     if best.others > (1 - _SOME) * len(texts):
         return None
-    alike = (each.kind for each in found.values() if each.words == best.words and each is not best)
+    alike = (
+        other.kind for other in found.values() if other.words == best.words and other is not best
+    )
     return replace(best, also=next(alike, None))
 
 
@@ -105,7 +107,7 @@ def _others(texts: pa.Array, kind: str) -> list[str]:
         fit = pc.match_substring_regex(texts, _ISO[what])
     candidates, others = texts.filter(fit), texts.filter(pc.invert(fit)).to_pylist()
     if not _are_all(candidates, kind):  # such as a 31st of June
-        others += [each for each in candidates.to_pylist() if not _are_all(pa.array([each]), kind)]
+        others += [text for text in candidates.to_pylist() if not _are_all(pa.array([text]), kind)]
     return others
 
 
