@@ -14,9 +14,8 @@ from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.sources.batch import Batch, Fragment, Rejected, SourceError
-from aerotrain.data.sources.file_source import FileSource, some
 from aerotrain.data.sources.files import InputFile
-from aerotrain.data.sources.source import Inferred
+from aerotrain.data.sources.source import FileSource, Inferred, some
 from aerotrain.store.manifest import in_order
 
 _SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")

@@ -21,16 +21,17 @@ from aerotrain.data.records import RecordError
 from aerotrain.data.records.sizes import bytes_of_rows, parts_of
 from aerotrain.data.sources.batch import Batch, Fragment, SourceError
 from aerotrain.data.sources.declared import COLUMN_OPTIONS, check_columns
-from aerotrain.data.sources.file_source import (
+from aerotrain.data.sources.files import BLOCK, InputFile
+from aerotrain.data.sources.source import (
     FileSource,
+    Gap,
+    Inferred,
     file_and_span,
     fragment_of,
     power_of_2,
     some,
     spread,
 )
-from aerotrain.data.sources.files import BLOCK, InputFile
-from aerotrain.data.sources.source import Gap, Inferred
 
 #: Bytes of the values of one fragment, if its row groups are not larger.
 FRAGMENT_BYTES = 128 * 2**20

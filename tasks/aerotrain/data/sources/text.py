@@ -22,15 +22,9 @@ from aerotrain.data.records import column_of, is_list_type
 from aerotrain.data.sources import lines
 from aerotrain.data.sources.batch import Batch, Fragment, Rejected, SourceError
 from aerotrain.data.sources.declared import COLUMN_OPTIONS, check_columns
-from aerotrain.data.sources.file_source import (
-    FileSource,
-    file_and_span,
-    fragment_of,
-    spread,
-)
 from aerotrain.data.sources.files import InputFile, checked_beginning
 from aerotrain.data.sources.lines import BYTE_ORDER_MARK, LineBlock
-from aerotrain.data.sources.source import Inferred
+from aerotrain.data.sources.source import FileSource, Inferred, file_and_span, fragment_of, spread
 
 #: Bytes of one fragment of a file.
 FRAGMENT_BYTES = 64 * 2**20
@@ -68,6 +62,21 @@ class TextSource(FileSource):
     #: Whether each line names its columns, of which it may lack some, and their values have types.
     is_typed: ClassVar[bool] = False
 
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        super().__init__(description)
+        self.encoding: str = description.get("encoding", "utf-8")
+        try:
+            keeps_line_ends = "a\n".encode(self.encoding) == b"a\n"
+        except LookupError as error:
+            raise SpecError(
+                f"there is no encoding {self.encoding!r}; use one of Python's"
+            ) from error
+        if not keeps_line_ends:
+            raise SpecError(
+                f"files in {self.encoding} cannot be divided at their line ends; write them in "
+                "UTF-8"
+            )
+
     @abstractmethod
     def parse(self, header: list[str], content: bytes, types: Types) -> pa.Table:
         """Parse whole lines of UTF-8 into a table. Raises ``pa.ArrowInvalid``."""
@@ -94,21 +103,6 @@ class TextSource(FileSource):
     def lines_of_first(self, header: list[str], rest: Iterator[bytes]) -> int:
         """How many lines the record takes that begins on the first line of ``rest``."""
         return 1
-
-    def __init__(self, description: Mapping[str, Any]) -> None:
-        super().__init__(description)
-        self.encoding: str = description.get("encoding", "utf-8")
-        try:
-            keeps_line_ends = "a\n".encode(self.encoding) == b"a\n"
-        except LookupError as error:
-            raise SpecError(
-                f"there is no encoding {self.encoding!r}; use one of Python's"
-            ) from error
-        if not keeps_line_ends:
-            raise SpecError(
-                f"files in {self.encoding} cannot be divided at their line ends; write them in "
-                "UTF-8"
-            )
 
     def facts(self) -> dict[str, str]:
         return {**super().facts(), "encoding": self.encoding}

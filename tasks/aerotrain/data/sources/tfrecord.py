@@ -24,9 +24,8 @@ from aerotrain.data.records import (
 )
 from aerotrain.data.sources.batch import Batch, BatchBuilder, SourceError
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
-from aerotrain.data.sources.file_source import FileSource, file_and_span
 from aerotrain.data.sources.files import InputFile, checked_beginning
-from aerotrain.data.sources.source import Inferred
+from aerotrain.data.sources.source import FileSource, Inferred, file_and_span
 
 _DTYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
 
