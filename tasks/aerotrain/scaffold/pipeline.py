@@ -181,7 +181,7 @@ def of_columns(place: OutputPlace, columns: Columns) -> dict[str, str]:
     values = {
         "label": _assigned("LABEL", columns.label.name),
         **{name: _assigned(name.upper(), names) for name, names in groups.items() if names},
-        "times": "times" * any(columns.decisions[name].is_time for name in groups["numbers"]),
+        "times": any(columns.decisions[name].is_time for name in groups["numbers"]),
     }
     source, rules = columns.source(), columns.rules()
     return _texts(place, "table", columns.label, source, rules, columns.sample.records, values)
@@ -208,7 +208,7 @@ def _texts(
     source: Mapping[str, Any],
     rules: Mapping[str, Any],
     records: int,
-    values: Mapping[str, str],
+    values: Mapping[str, Any],
 ) -> dict[str, str]:
     """The texts of the files, whose module is made of ``template`` with the further ``values``."""
     data, url = place.data()
@@ -218,12 +218,12 @@ def _texts(
     epochs = ceil(_STEPS / max(1, round(0.7 * records / _BATCH)))
     values = {
         **values,
-        template: template,
+        template: True,
         "name": place.name,
         "title": place.name.replace("_", " ").capitalize(),
         "what": _KINDS[source["kind"]],
         "data": data,
-        "relative": "relative" * data.startswith("Path"),
+        "relative": data.startswith("Path"),
         "prepare": call("prepare", described, rules, indent=4),
         "models": '"dags" / "models"' if place.is_in_project else '"models"',
         "y": _target(label),
@@ -232,16 +232,16 @@ def _texts(
         "metrics": metrics,
         "different": different,
         "invented": _invented(label),
-        "numbered": "numbered" * label.is_numbered,
+        "numbered": label.is_numbered,
         "classes": _assigned("CLASSES", tuple(label.classes)) if label.classes else "",
-        "regression": "regression" * (label.classes is None),
-        "mean": repr(label.mean),
-        "deviation": repr(label.deviation),
+        "regression": label.classes is None,
+        "mean": label.mean,
+        "deviation": label.deviation,
         "evaluate": f"evaluate(model, data{metric})",
         "share": f"{100 * label.share:.0f}",
-        "epochs": str(min(_MOST_EPOCHS, max(_LEAST_EPOCHS, epochs))),
+        "epochs": min(_MOST_EPOCHS, max(_LEAST_EPOCHS, epochs)),
         # A little more than a model reaches that learns nothing, of a number or of a class.
-        "threshold": repr(round(min(label.share + 0.01, 0.99), 2)),
+        "threshold": round(min(label.share + 0.01, 0.99), 2),
     }
     templates = {"dag": "dag.py", "module": f"{template}.py", "test": "test.py"}
     return {kind: filled(template, values) for kind, template in templates.items()}

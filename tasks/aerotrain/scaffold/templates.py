@@ -1,8 +1,8 @@
 """Fill the templates of the written files, which are in the folder ``templates``.
 
 ``$name`` stands for a value, as in ``string.Template``. Lines from ``%if name`` to ``%end`` are
-kept if there is such a value, and it is not empty. Values are Python literals as ``ruff format``
-lays them out.
+kept if there is such a value, and it is neither false nor empty. Values are Python literals as
+``ruff format`` lays them out.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class Code(str):
     __slots__ = ()
 
 
-def filled(template: str, values: Mapping[str, str]) -> str:
+def filled(template: str, values: Mapping[str, Any]) -> str:
     """The text of the file ``template`` with ``values``."""
     kept: list[str] = []
     parts: list[bool] = []
