@@ -1,4 +1,4 @@
-"""Sources: each kind yields its records as columns. Bad input: docs/inputs.md."""
+"""Sources: each kind yields its records as columns; docs/inputs.md says what bad input becomes."""
 
 import json
 from collections.abc import Mapping
@@ -25,6 +25,7 @@ from aerotrain.data.sources import (
 from aerotrain.store import ChangedError, StoredObject, StoreRefused, open_store
 from aerotrain.store.local import LocalStore
 from devtools.s3_server import S3Server
+from support import nasty_inputs
 from support.nasty_inputs import JPEG, PNG
 from support.store_fixtures import READER
 
@@ -256,6 +257,13 @@ def test_a_name_outside_its_folder_is_refused(
 
 
 # --- bad input
+
+
+def test_the_table_of_nasty_inputs_is_what_prepare_makes_of_each() -> None:
+    """No input ends in an error that is not ours, in a hang or in a crash."""
+    assert len(nasty_inputs.CASES) >= 140
+    page = Path(__file__).parent.parent / "docs" / "inputs.md"
+    assert page.read_text() == nasty_inputs.page(), "run `make docs`"
 
 
 def test_a_quoted_line_break_at_the_edge_of_a_block_makes_no_false_record(
