@@ -145,41 +145,32 @@ def test_a_table_of_another_country_is_read_without_options(new: Any, tmp_path: 
     assert '"decimal": ","' in dag
 
 
-def test_a_few_words_among_dates_mean_a_missing_date(new: Any, tmp_path: Path) -> None:
-    rows = [{"day": f"2026-01-{each % 28 + 1:02d}", "target": each % 2} for each in range(200)]
-    for place, word in enumerate(["unknown", "2026-02-30", "unknown"]):
-        rows[20 * place]["day"] = word
+def test_a_few_words_among_dates_mean_a_missing_date_unless_they_are_classes(
+    new: Any, tmp_path: Path
+) -> None:
+    days = [f"2026-01-{number % 20 + 1:02d}" for number in range(200)]
+    words = {0: "unknown", 20: "2026-02-30", 40: "unknown"}
+    rows = [
+        {
+            "few": words.get(number, day),
+            "class": "k0" if number == 7 else day,
+            "many": "01.02.2026" if number < 50 else day,
+            "target": f"k{number % 2}",
+        }
+        for number, day in enumerate(days)
+    ]
     said = new("days", written(tmp_path / "x.csv", rows))
-    assert said["day"] == (
+    assert said["few"] == (
         "number: 197 of 200 values are dates, 3 are not, such as 'unknown', from 2026-01-01 to "
-        "2026-01-28; 3 missing count as 2026-01-14"
+        "2026-01-20; 3 missing count as 2026-01-11"
     )
+    assert said["many"].startswith("category: 21 texts")
+    assert "150 of 200 values are dates, 50 are not, such as '01.02.2026'" in said["many"]
     dag = (tmp_path / "dags" / "days.py").read_text()
-    assert '"types": {"day": "date"}' in dag
+    assert '"few": "date"' in dag
     assert '"nulls": ["2026-02-30", "unknown"]' in dag
-    assert 'fill={"day": "2026-01-14"}' in dag
+    assert '"few": "2026-01-11"' in dag
     assert "max_rejected" not in dag
-
-
-def test_a_class_of_the_label_means_no_missing_date(new: Any, tmp_path: Path) -> None:
-    rows = [
-        {"day": f"2026-01-{each % 28 + 1:02d}", "target": f"k{each % 2}"} for each in range(200)
-    ]
-    rows[7] = {"day": "k0", "target": "k0"}
-    new("days", written(tmp_path / "x.csv", rows))
-    dag = (tmp_path / "dags" / "days.py").read_text()
-    assert "nulls" not in dag
-
-
-def test_many_words_among_dates_are_texts_and_it_is_said(new: Any, tmp_path: Path) -> None:
-    days = [f"2026-01-{each % 20 + 1:02d}" for each in range(150)]
-    rows = [
-        {"day": each, "target": number % 2}
-        for number, each in enumerate([*days, *["01.02.2026"] * 50])
-    ]
-    said = new("days", written(tmp_path / "x.csv", rows))
-    assert said["day"].startswith("category: 21 texts")
-    assert "150 of 200 values are dates, 50 are not, such as '01.02.2026'" in said["day"]
 
 
 def test_words_for_missing_numbers_and_an_unnamed_index_are_found() -> None:
@@ -226,32 +217,23 @@ def test_parquet_and_json_lines_keep_their_types(new: Any, tmp_path: Path) -> No
     assert said["target"] == "the label, 4 classes: 0, 1, 2, 3"
 
 
-def without_labels(path: Path, count: int) -> Path:
-    """A table of 1,000 records, of which the first ``count`` have no label."""
+@pytest.mark.parametrize(
+    ("count", "rejected"),
+    [
+        (10, "10 records, left out by max_rejected=10 in the DAG; a run fails if there are more"),
+        (11, "11 records, more than 1%: a run fails and names the first; correct them, or give"),
+    ],
+)
+def test_a_label_that_up_to_a_hundredth_of_the_records_lack_leaves_them_out(
+    new: Any, tmp_path: Path, count: int, rejected: str
+) -> None:
     rows = [{"x": n % 9, "target": "" if n < count else n % 3 + 4} for n in range(1000)]
-    return written(path, rows)
-
-
-def test_a_label_that_some_records_lack_leaves_them_out(new: Any, tmp_path: Path) -> None:
-    said = new("few", without_labels(tmp_path / "x.csv", 10))
-    assert said["target"].endswith("3 classes: 4, 5, 6; 10 records without it")
-    assert said["(rejected)"] == (
-        "10 records, left out by max_rejected=10 in the DAG; a run fails if there are more"
-    )
+    said = new("few", written(tmp_path / "x.csv", rows))
+    assert said["target"].endswith(f"3 classes: 4, 5, 6; {count} records without it")
+    assert said["(rejected)"].startswith(rejected)
     dag = (tmp_path / "dags" / "few.py").read_text()
     assert 'ranges={"target": [4, 6]}' in dag
-    assert "max_rejected=10" in dag
-
-
-def test_more_than_a_hundredth_of_the_records_are_left_out_only_if_a_user_says_so(
-    new: Any, tmp_path: Path
-) -> None:
-    said = new("many", without_labels(tmp_path / "x.csv", 11))
-    assert said["(rejected)"] == (
-        "11 records, more than 1%: a run fails and names the first; correct them, or give prepare "
-        "max_rejected in the DAG to leave them out"
-    )
-    assert "max_rejected" not in (tmp_path / "dags" / "many.py").read_text()
+    assert ("max_rejected=10" in dag) == (count == 10)
 
 
 def test_an_identifier_is_no_label_although_its_name_begins_like_the_pipelines(

@@ -54,7 +54,7 @@ def run(given: Namespace, ask: Ask | None) -> None:
     paths = write(place, texts)
     print(f"wrote {', '.join(map(str, paths))}")
     ignored = place.ignored.read_text().split()
-    if missing := [each for each in place.hidden if each not in ignored]:
+    if missing := [line for line in place.hidden if line not in ignored]:
         print(
             f"add {' and '.join(missing)} to {place.ignored}, or Airflow parses the files there as "
             "DAG files"
@@ -99,7 +99,9 @@ def _decided(given: Namespace, sample: SourceSample, ask: Ask | None) -> Columns
     if not any(map(found.of, (Use.NUMBER, Use.CATEGORY, Use.TEXT))):
         raise SpecError(
             f"no column is left to predict {name!r} from: "
-            + "; ".join(f"{other} {each.why}" for other, each in decisions.items() if other != name)
+            + "; ".join(
+                f"{other} {decision.why}" for other, decision in decisions.items() if other != name
+            )
         )
     return found
 
@@ -107,18 +109,18 @@ def _decided(given: Namespace, sample: SourceSample, ask: Ask | None) -> Columns
 def _rows(columns: Columns) -> list[tuple[str, str]]:
     """What each column was found to be, in words."""
     rows = []
-    for name, each in columns.decisions.items():
-        what = f"{each.use}: {each.why}"
+    for name, decision in columns.decisions.items():
+        what = f"{decision.use}: {decision.why}"
         if name == columns.label.name:
-            what = each.why
+            what = decision.why
             if missing := columns.label.column.missing:
                 what += f"; {counted(missing, 'record')} without it"
         elif name == columns.key:
-            what = f"key of the records: {each.why}"
-        elif each.use is Use.KEY:
-            what = f"left out, an identifier: {each.why}"
-        elif each.use is Use.LEFT_OUT:
-            what = f"left out: {each.why}"
+            what = f"key of the records: {decision.why}"
+        elif decision.use is Use.KEY:
+            what = f"left out, an identifier: {decision.why}"
+        elif decision.use is Use.LEFT_OUT:
+            what = f"left out: {decision.why}"
         if doubt := columns.sample.doubts.get(name):
             what += f"; read as texts: {doubt}"
         rows.append((name, what))

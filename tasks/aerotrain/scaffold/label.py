@@ -83,15 +83,19 @@ def name_of_label(
     if given is None:
         own = name.casefold()
         sure = _NAMES | {f"{own}{end}" for end in ("", "s", "d", "ed")}
-        folded = {x: x.casefold() for x, each in decisions.items() if each.use is not Use.KEY}
-        named = [x for x, low in folded.items() if low in sure]
+        folded = {
+            column: column.casefold()
+            for column, decision in decisions.items()
+            if decision.use is not Use.KEY
+        }
+        named = [column for column, low in folded.items() if low in sure]
         if len(named) == 1:
             return named[0]
-        maybe = [x for x, low in folded.items() if low in _MAYBE or low.startswith(own)]
+        maybe = [column for column, low in folded.items() if low in _MAYBE or low.startswith(own)]
         others = [
-            x
-            for x, each in decisions.items()
-            if each.use in (Use.NUMBER, Use.CATEGORY) and not each.is_time
+            column
+            for column, decision in decisions.items()
+            if decision.use in (Use.NUMBER, Use.CATEGORY) and not decision.is_time
         ]
         candidates = list(dict.fromkeys([*named, *maybe, *others]))
         if ask is None:
@@ -123,7 +127,7 @@ def label_of(column: SampledColumn, task: str | None) -> Label:
             f"{column.name!r} cannot be predicted: it {what} in the records that were read; name "
             "another column by --label, or check whether the records are sorted by it"
         )
-    are_whole = column.is_number and all(float(each).is_integer() for each in values)
+    are_whole = column.is_number and all(float(value).is_integer() for value in values)
     if task is None:
         are_few = count <= min(_MOST_INTEGERS, len(column.known) // 2)
         are_classes = not column.is_number or (are_whole and are_few)

@@ -64,8 +64,8 @@ class Columns:
         """The columns with that use, except the label."""
         return tuple(
             name
-            for name, each in self.decisions.items()
-            if each.use is use and name != self.label.name
+            for name, decision in self.decisions.items()
+            if decision.use is use and name != self.label.name
         )
 
     @property
@@ -78,9 +78,9 @@ class Columns:
     def _used(self) -> dict[str, ColumnDecision]:
         """The columns that are read."""
         return {
-            name: each
-            for name, each in self.decisions.items()
-            if name == self.key or each.use not in (Use.KEY, Use.LEFT_OUT)
+            name: decision
+            for name, decision in self.decisions.items()
+            if name == self.key or decision.use not in (Use.KEY, Use.LEFT_OUT)
         }
 
     def source(self) -> dict[str, Any]:
@@ -88,16 +88,16 @@ class Columns:
         described = dict(self.sample.description)
         del described["url"]
         given, label = described.pop("types", {}), self.label
-        types = {name: each.type or given.get(name) for name, each in self._used.items()}
+        types = {name: decision.type or given.get(name) for name, decision in self._used.items()}
         types[label.name] = list(label.classes or ()) if label.column.is_text else None
-        words = {word for each in self._used.values() for word in each.nulls}
+        words = {word for decision in self._used.values() for word in decision.nulls}
         skip = [name for name in self.sample.columns if name not in self._used]
         options = {
             "nulls": sorted({*described.get("nulls", []), *words} - label.column.counts.keys()),
             "skip": [*described.get("skip", []), *skip],
-            "types": {name: each for name, each in types.items() if each},
+            "types": {name: kind for name, kind in types.items() if kind},
         }
-        return {**described, **{name: each for name, each in options.items() if each}}
+        return {**described, **{name: value for name, value in options.items() if value}}
 
     def rules(self) -> dict[str, Any]:
         """The arguments of ``prepare`` besides the source."""
@@ -105,7 +105,9 @@ class Columns:
         rules: dict[str, Any] = {"label": label.name}
         if self.key is not None:
             rules["key"] = [self.key]
-        if fill := {n: each.fill for n, each in self._used.items() if each.fill is not None}:
+        if fill := {
+            n: decision.fill for n, decision in self._used.items() if decision.fill is not None
+        }:
             rules["fill"] = fill
         if label.classes is not None:
             rules["split_by"] = {"way": "stratified", "column": label.name}
@@ -178,8 +180,8 @@ def of_columns(place: OutputPlace, columns: Columns) -> dict[str, str]:
     }
     values = {
         "label": _assigned("LABEL", columns.label.name),
-        **{name: _assigned(name.upper(), each) for name, each in groups.items() if each},
-        "times": "times" * any(columns.decisions[name].is_time for name in groups["numbers"]),
+        **{name: _assigned(name.upper(), names) for name, names in groups.items() if names},
+        "times": any(columns.decisions[name].is_time for name in groups["numbers"]),
     }
     source, rules = columns.source(), columns.rules()
     return _texts(place, "table", columns.label, source, rules, columns.sample.records, values)
@@ -194,7 +196,7 @@ def of_images(place: OutputPlace, sample: ImageSample) -> dict[str, str]:
         classes=classes,
         share=max(sample.counts.values()) / sample.records,
     )
-    source = {name: each for name, each in sample.description.items() if name != "url"}
+    source = {name: value for name, value in sample.description.items() if name != "url"}
     rules = {"split_by": {"way": "stratified", "column": "label"}}
     return _texts(place, "images", label, source, rules, sample.records, {})
 
@@ -206,7 +208,7 @@ def _texts(
     source: Mapping[str, Any],
     rules: Mapping[str, Any],
     records: int,
-    values: Mapping[str, str],
+    values: Mapping[str, Any],
 ) -> dict[str, str]:
     """The texts of the files, whose module is made of ``template`` with the further ``values``."""
     data, url = place.data()
@@ -216,12 +218,12 @@ def _texts(
     epochs = ceil(_STEPS / max(1, round(0.7 * records / _BATCH)))
     values = {
         **values,
-        template: template,
+        template: True,
         "name": place.name,
         "title": place.name.replace("_", " ").capitalize(),
         "what": _KINDS[source["kind"]],
         "data": data,
-        "relative": "relative" * data.startswith("Path"),
+        "relative": data.startswith("Path"),
         "prepare": call("prepare", described, rules, indent=4),
         "models": '"dags" / "models"' if place.is_in_project else '"models"',
         "y": _target(label),
@@ -230,19 +232,19 @@ def _texts(
         "metrics": metrics,
         "different": different,
         "invented": _invented(label),
-        "numbered": "numbered" * label.is_numbered,
+        "numbered": label.is_numbered,
         "classes": _assigned("CLASSES", tuple(label.classes)) if label.classes else "",
-        "regression": "regression" * (label.classes is None),
-        "mean": repr(label.mean),
-        "deviation": repr(label.deviation),
+        "regression": label.classes is None,
+        "mean": label.mean,
+        "deviation": label.deviation,
         "evaluate": f"evaluate(model, data{metric})",
         "share": f"{100 * label.share:.0f}",
-        "epochs": str(min(_MOST_EPOCHS, max(_LEAST_EPOCHS, epochs))),
+        "epochs": min(_MOST_EPOCHS, max(_LEAST_EPOCHS, epochs)),
         # A little more than a model reaches that learns nothing, of a number or of a class.
-        "threshold": repr(round(min(label.share + 0.01, 0.99), 2)),
+        "threshold": round(min(label.share + 0.01, 0.99), 2),
     }
     templates = {"dag": "dag.py", "module": f"{template}.py", "test": "test.py"}
-    return {kind: filled(each, values) for kind, each in templates.items()}
+    return {kind: filled(template, values) for kind, template in templates.items()}
 
 
 def _assigned(name: str, value: Any) -> str:
@@ -279,7 +281,7 @@ def write(place: OutputPlace, texts: Mapping[str, str]) -> list[Path]:
     files = place.files()
     written = {files[kind]: text for kind, text in texts.items()}
     if not place.ignored.exists():
-        written[place.ignored] = "".join(f"{each}\n" for each in place.hidden)
+        written[place.ignored] = "".join(f"{line}\n" for line in place.hidden)
     for path, text in written.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:

@@ -172,7 +172,7 @@ def _read(source: Source, left_out: Mapping[str, str]) -> SourceSample:
                 break
         count = sum(map(len, batches))
         read += count
-        rejected += [each for batch in batches for each in batch.rejected]
+        rejected += [record for batch in batches for record in batch.rejected]
         for batch in batches:
             rows = pa.array(range(0, len(batch), -(-count // most) or 1), pa.int64())
             kept += len(rows)
@@ -181,9 +181,9 @@ def _read(source: Source, left_out: Mapping[str, str]) -> SourceSample:
     return SourceSample(
         description=source.described(),
         columns={
-            name: SampledColumn.of(name, pa.chunked_array(each))
-            for name, each in chunks.items()
-            if each
+            name: SampledColumn.of(name, pa.chunked_array(arrays))
+            for name, arrays in chunks.items()
+            if arrays
         },
         records=kept,
         is_whole=is_whole and kept == read,
@@ -197,5 +197,6 @@ def _chunks(values: Any) -> list[Any]:
     """Arrow's arrays of values, without dictionaries, of which each batch has its own."""
     arrays = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
     return [
-        each.dictionary_decode() if pa.types.is_dictionary(each.type) else each for each in arrays
+        array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+        for array in arrays
     ]

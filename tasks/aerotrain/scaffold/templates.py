@@ -1,8 +1,8 @@
 """Fill the templates of the written files, which are in the folder ``templates``.
 
 ``$name`` stands for a value, as in ``string.Template``. Lines from ``%if name`` to ``%end`` are
-kept if there is such a value, and it is not empty. Values are Python literals as ``ruff format``
-lays them out.
+kept if there is such a value, and it is neither false nor empty. Values are Python literals as
+``ruff format`` lays them out.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class Code(str):
     __slots__ = ()
 
 
-def filled(template: str, values: Mapping[str, str]) -> str:
+def filled(template: str, values: Mapping[str, Any]) -> str:
     """The text of the file ``template`` with ``values``."""
     kept: list[str] = []
     parts: list[bool] = []
@@ -46,7 +46,9 @@ def call(function: str, first: Any, named: Mapping[str, Any], *, indent: int) ->
     """A call with a positional argument and others by name, each on a line of its own."""
     inner = indent + _STEP
     lines = [literal(first, indent=inner)]
-    lines += [f"{n}={literal(each, indent=inner, before=len(n) + 1)}" for n, each in named.items()]
+    lines += [
+        f"{n}={literal(value, indent=inner, before=len(n) + 1)}" for n, value in named.items()
+    ]
     arguments = "".join(f"{' ' * inner}{line},\n" for line in lines)
     return f"{function}(\n{arguments}{' ' * indent})"
 
@@ -62,12 +64,12 @@ def literal(value: Any, *, indent: int = 0, before: int = 0) -> str:
     if not is_container or indent + before + len(flat) < _WIDTH:
         return flat
     inner = indent + _STEP
-    items = [("", each) for each in value]
+    items = [("", item) for item in value]
     if isinstance(value, Mapping):
-        items = [(f"{_in_one_line(key)}: ", each) for key, each in value.items()]
+        items = [(f"{_in_one_line(key)}: ", item) for key, item in value.items()]
     lines = "".join(
-        f"{' ' * inner}{key}{literal(each, indent=inner, before=len(key))},\n"
-        for key, each in items
+        f"{' ' * inner}{key}{literal(item, indent=inner, before=len(key))},\n"
+        for key, item in items
     )
     return f"{flat[0]}\n{lines}{' ' * indent}{flat[-1]}"
 
@@ -79,7 +81,7 @@ def _in_one_line(value: Any) -> str:
         text = repr(value)
         return text if '"' in text else f'"{text[1:-1]}"'
     if isinstance(value, Mapping):
-        pairs = (f"{_in_one_line(key)}: {_in_one_line(each)}" for key, each in value.items())
+        pairs = (f"{_in_one_line(key)}: {_in_one_line(item)}" for key, item in value.items())
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple):
         items = ", ".join(map(_in_one_line, value))

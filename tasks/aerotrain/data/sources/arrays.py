@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
 from math import prod
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -38,9 +38,10 @@ class _Array:
 
     def __init__(self, file: InputFile) -> None:
         self.file = file
-        with file.stream() as stream:
-            beginning = io.BytesIO(stream.read(_LONGEST_HEADER))
+        beginning = io.BytesIO(file.read(0, _LONGEST_HEADER))
         try:
+            if file.compression:
+                raise ValueError("it is compressed, which an array may not be; decompress it")
             version = npy.read_magic(beginning)
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
             self.shape, fortran, self.dtype = read(beginning)
@@ -53,8 +54,11 @@ class _Array:
         self.begin = beginning.tell()
         self.count = self.shape[0] if self.shape else 0
         self.row_bytes = self.dtype.itemsize * prod(self.shape[1:])
-        if file.compression is None and self.begin + self.count * self.row_bytes > file.size:
-            raise self._cut_off()
+        if self.begin + self.count * self.row_bytes > file.size:
+            raise SourceError(
+                f"{file.url} ends before the last of the {self.count} records that its header "
+                "counts; it was truncated: write it again"
+            )
 
     def feature(self, name: str) -> Feature:
         """The feature that a row becomes."""
@@ -63,21 +67,13 @@ class _Array:
 
     def rows(self, first: int, last: int, at_once: int) -> Iterator[NDArray[Any]]:
         """The rows from ``first`` up to ``last`` in this machine's byte order, so many at once."""
-        with self.file.stream() if self.file.compression else self.file.open() as stream:
-            _skip(stream, self.begin + first * self.row_bytes)
+        with self.file.open() as stream:
+            stream.seek(self.begin + first * self.row_bytes)
             for row in range(first, last, at_once):
                 count = min(at_once, last - row)
-                data = _read(stream, count * self.row_bytes)
-                if len(data) < count * self.row_bytes:
-                    raise self._cut_off()
-                rows = np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
+                rows = np.frombuffer(stream.read(count * self.row_bytes), self.dtype)
+                rows = rows.reshape(count, *self.shape[1:])
                 yield rows.astype(self.dtype.newbyteorder("="), copy=False)
-
-    def _cut_off(self) -> SourceError:
-        return SourceError(
-            f"{self.file.url} ends before the last of the {self.count} records that its header "
-            "counts; it was truncated: write it again"
-        )
 
 
 class ArraySource(Source):
@@ -122,8 +118,7 @@ class ArraySource(Source):
     def fragments(self) -> Iterator[Fragment]:
         arrays = list(self._arrays.values())
         rows, size = arrays[0].count, sum(array.row_bytes for array in arrays)
-        is_whole = any(array.file.compression for array in arrays)
-        count = 1 if is_whole else max(1, min(rows, -(-rows * size // FRAGMENT_BYTES)))
+        count = max(1, min(rows, -(-rows * size // FRAGMENT_BYTES)))
         versions = [*(each.file.url for each in arrays), *(each.file.etag for each in arrays)]
         files = {name: array.file for name, array in self._arrays.items()}
         for first, last in pairwise(rows * number // count for number in range(count + 1)):
@@ -147,21 +142,3 @@ class ArraySource(Source):
                 offsets=np.arange(row, row + len(columns[0])),
                 unit="row",
             )
-
-
-def _read(stream: IO[bytes], count: int) -> bytes:
-    """``count`` bytes, or all that exist: a wrong header must not make this allocate memory."""
-    parts = []
-    while count and (read := stream.read(min(count, _BATCH_BYTES))):
-        parts.append(read)
-        count -= len(read)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _skip(stream: IO[bytes], count: int) -> None:
-    """Skip ``count`` bytes, also in a stream that cannot seek."""
-    if stream.seekable():
-        stream.seek(count)
-        return
-    while count > 0 and (read := len(stream.read(min(count, _BATCH_BYTES)))):
-        count -= read

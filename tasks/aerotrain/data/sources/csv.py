@@ -78,11 +78,7 @@ class CsvSource(TextSource):
         self._names = list(description.get("names", ()))
 
     def facts(self) -> dict[str, str]:
-        header = "none; 'names' has the names"
-        if not self._names:
-            header = "the first line of each file"
-            if any(name != name.strip() for name in self._first_line(self.files[0])):
-                header += ", without the blanks around its names"
+        header = "none; 'names' has the names" if self._names else "the first line of each file"
         format_of = f"{self._delimiter!r} between values, {self._decimal!r} in numbers"
         return {**super().facts(), "header": header, "format": format_of}
 
@@ -176,12 +172,12 @@ class CsvSource(TextSource):
         return f"column {name}: {value[:_SHOWN]} is no {_KINDS.get(kind, kind)}"
 
     def header(self, file: InputFile) -> list[str]:
-        return [] if self._names else [name.strip() for name in self._first_line(file)]
-
-    def _first_line(self, file: InputFile) -> list[str]:
+        if self._names:
+            return []
         try:
             text = first_line(file).decode(self.encoding)
-            return next(csv.reader([text], delimiter=self._delimiter)) if text.strip() else []
+            names = next(csv.reader([text], delimiter=self._delimiter)) if text.strip() else []
+            return [name.strip() for name in names]
         except UnicodeDecodeError as error:
             raise SourceError(
                 f"{file.url} is not {self.encoding.upper()} at byte {error.start} of its first "

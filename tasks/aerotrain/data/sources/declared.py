@@ -95,6 +95,10 @@ class Declared:
         """How columns of lists are padded. Raises ``SpecError``."""
         return {name: _padding_of(name, given) for name, given in self.pad.items()}
 
+    def reads(self, name: str) -> bool:
+        """Whether a column of that name is read."""
+        return (self.columns is None or name in self.columns) and name not in self.skip
+
     def selected(self, url: str, found: Sequence[str]) -> list[str]:
         """The columns to read of a file that has the columns ``found``.
 
@@ -102,8 +106,7 @@ class Declared:
             SpecError: a declared column is not among them.
         """
         check_selected(url, [*(self.columns or ()), *self.rename, *self.types, *self.pad], found)
-        columns = found if self.columns is None else self.columns
-        return [name for name in columns if name not in self.skip]
+        return [name for name in self.columns or found if self.reads(name)]
 
     def check_others(self, url: str, found: Sequence[str], schema: Schema) -> None:
         """Check that a file has no column that is neither in ``schema`` nor left out.
@@ -111,10 +114,8 @@ class Declared:
         Raises:
             SourceError: it has one.
         """
-        if self.columns is not None:
-            return
         for name in found:
-            if name not in schema and name not in self.skip:
+            if name not in schema and self.reads(name):
                 raise SourceError(
                     f"{url} has a column {name!r}, which what was read to infer the schema does "
                     "not have; leave it out with 'skip', name the columns to read in 'columns', "

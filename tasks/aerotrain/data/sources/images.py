@@ -2,11 +2,9 @@
 
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -16,9 +14,8 @@ from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.sources.batch import Batch, Fragment, Rejected, SourceError
-from aerotrain.data.sources.file_source import FileSource, some
 from aerotrain.data.sources.files import InputFile
-from aerotrain.data.sources.source import Inferred
+from aerotrain.data.sources.source import FileSource, Inferred, some
 from aerotrain.store.manifest import in_order
 
 _SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
@@ -124,32 +121,20 @@ def _check_others(others: Sequence[InputFile], images: Sequence[InputFile]) -> N
     Raises:
         SourceError: some are.
     """
-    unread = [file for file in others if file.key.lower().endswith(_UNREAD)]
+    unread = [file.url for file in others if file.key.lower().endswith(_UNREAD)]
     if unread:
         raise SourceError(
             f"{len(unread):,} of {len(images) + len(others):,} files are images in a format that "
-            f"is not read ({_kinds_of(unread)}): {some([file.url for file in unread])}; convert "
-            f"them to JPEG or PNG, move them elsewhere, or read {_globs_of(images)}"
+            f"is not read: {some(unread)}; convert them to JPEG or PNG, move them elsewhere, or "
+            "name the others in 'url' by globs"
         )
     classes = {file.folder for file in images}
     empty = [file.url for file in others if "/" in file.key and file.folder not in classes]
     if empty:
         raise SourceError(
             f"folders have files, but no image ({', '.join(_SUFFIXES)}), so they would be no "
-            f"class: {some(empty)}; rename their images, or read {_globs_of(images)}"
+            f"class: {some(empty)}; rename their images, or name the others in 'url' by globs"
         )
-
-
-def _kinds_of(files: Sequence[InputFile]) -> str:
-    """How many of the files have which suffix."""
-    counts = Counter(PurePosixPath(file.key).suffix.lower() for file in files)
-    return ", ".join(f"{count:,} {suffix}" for suffix, count in counts.most_common())
-
-
-def _globs_of(images: Sequence[InputFile]) -> str:
-    """What to write as the URL to read only the images, of all their kinds."""
-    globs = sorted({f"{file.store}/**/*{PurePosixPath(file.key).suffix}" for file in images})
-    return f"the other images only, by 'url': {globs[0] if len(globs) == 1 else globs!r}"
 
 
 def _whole(file: InputFile) -> bytes:

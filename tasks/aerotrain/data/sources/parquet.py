@@ -16,22 +16,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import RecordError
 from aerotrain.data.records.sizes import bytes_of_rows, parts_of
 from aerotrain.data.sources.batch import Batch, Fragment, SourceError
 from aerotrain.data.sources.declared import COLUMN_OPTIONS, check_columns
-from aerotrain.data.sources.file_source import (
+from aerotrain.data.sources.files import BLOCK, InputFile
+from aerotrain.data.sources.source import (
     FileSource,
+    Gap,
+    Inferred,
     file_and_span,
     fragment_of,
     power_of_2,
     some,
     spread,
 )
-from aerotrain.data.sources.files import BLOCK, InputFile
-from aerotrain.data.sources.source import Gap, Inferred
 
 #: Bytes of the values of one fragment, if its row groups are not larger.
 FRAGMENT_BYTES = 128 * 2**20
@@ -138,10 +138,7 @@ class ParquetSource(FileSource):
             if len(looked_at) == _FOOTERS:
                 break
         if not looked_at:
-            raise SourceError(
-                f"the source is empty: there is no row in {counted(len(self.files), 'file')}; "
-                "check that the input is where the source looks for it"
-            )
+            raise self.empty("row")
         if unknown := [n for n in columns if n not in features and n not in inferred.problems]:
             why = RecordError(
                 f"there is no value of {', '.join(map(repr, unknown))} in the first rows of "

@@ -16,21 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from aerotrain.contract.errors import SpecError, counted
+from aerotrain.contract.errors import SpecError
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import column_of, is_list_type
 from aerotrain.data.sources import lines
 from aerotrain.data.sources.batch import Batch, Fragment, Rejected, SourceError
 from aerotrain.data.sources.declared import COLUMN_OPTIONS, check_columns
-from aerotrain.data.sources.file_source import (
-    FileSource,
-    file_and_span,
-    fragment_of,
-    spread,
-)
 from aerotrain.data.sources.files import InputFile, checked_beginning
 from aerotrain.data.sources.lines import BYTE_ORDER_MARK, LineBlock
-from aerotrain.data.sources.source import Inferred
+from aerotrain.data.sources.source import FileSource, Inferred, file_and_span, fragment_of, spread
 
 #: Bytes of one fragment of a file.
 FRAGMENT_BYTES = 64 * 2**20
@@ -68,6 +62,21 @@ class TextSource(FileSource):
     #: Whether each line names its columns, of which it may lack some, and their values have types.
     is_typed: ClassVar[bool] = False
 
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        super().__init__(description)
+        self.encoding: str = description.get("encoding", "utf-8")
+        try:
+            keeps_line_ends = "a\n".encode(self.encoding) == b"a\n"
+        except LookupError as error:
+            raise SpecError(
+                f"there is no encoding {self.encoding!r}; use one of Python's"
+            ) from error
+        if not keeps_line_ends:
+            raise SpecError(
+                f"files in {self.encoding} cannot be divided at their line ends; write them in "
+                "UTF-8"
+            )
+
     @abstractmethod
     def parse(self, header: list[str], content: bytes, types: Types) -> pa.Table:
         """Parse whole lines of UTF-8 into a table. Raises ``pa.ArrowInvalid``."""
@@ -95,21 +104,6 @@ class TextSource(FileSource):
         """How many lines the record takes that begins on the first line of ``rest``."""
         return 1
 
-    def __init__(self, description: Mapping[str, Any]) -> None:
-        super().__init__(description)
-        self.encoding: str = description.get("encoding", "utf-8")
-        try:
-            keeps_line_ends = "a\n".encode(self.encoding) == b"a\n"
-        except LookupError as error:
-            raise SpecError(
-                f"there is no encoding {self.encoding!r}; use one of Python's"
-            ) from error
-        if not keeps_line_ends:
-            raise SpecError(
-                f"files in {self.encoding} cannot be divided at their line ends; write them in "
-                "UTF-8"
-            )
-
     def facts(self) -> dict[str, str]:
         return {**super().facts(), "encoding": self.encoding}
 
@@ -135,7 +129,12 @@ class TextSource(FileSource):
             if counts:
                 break
         if not counts:
-            raise self._no_record(rejected)
+            if not rejected:
+                raise self.empty("record")
+            raise SourceError(
+                f"none of the first lines of {rejected[0].file} is a record, the first failure is "
+                f"at byte {rejected[0].offset}: {rejected[0].reason}"
+            )
         if self.is_typed:
             counts = _with_objects(counts)
             late = self.declared.types.keys() - counts.keys()
@@ -170,18 +169,6 @@ class TextSource(FileSource):
                 spans[file, start] = min(file.size, start + _SAMPLED_BYTES)
         return [{"file": file, "span": (start, end)} for (file, start), end in spans.items()], False
 
-    def _no_record(self, rejected: list[Rejected]) -> SourceError:
-        if rejected:
-            first = rejected[0]
-            return SourceError(
-                f"none of the first lines of {first.file} is a record, the first failure is at "
-                f"byte {first.offset}: {first.reason}"
-            )
-        return SourceError(
-            f"the source is empty: there is no record in {counted(len(self.files), 'file')}, "
-            f"{self.files[0].url} the first; check that the input is where the source looks for it"
-        )
-
     def _look_at(
         self,
         file: InputFile,
@@ -202,11 +189,10 @@ class TextSource(FileSource):
         for table in tables:
             for name, values in zip(table.column_names, table.columns, strict=True):
                 chunks.setdefault((name, values.type), []).extend(values.chunks)
-        read = self._selected_of([name for name, _ in chunks])
         for (name, kind), arrays in chunks.items():
             types = counts.setdefault(name, Counter())
             with inferred.column(name):
-                if name in read:
+                if self.declared.reads(name):
                     check_columns(
                         file.url, [name], [name] if self.is_typed else tables[0].column_names
                     )
@@ -233,12 +219,6 @@ class TextSource(FileSource):
         first_lines = beginning.removeprefix(BYTE_ORDER_MARK).strip().splitlines() or [b""]
         if what := self.why_other_format(beginning, first_lines):
             raise SourceError(f"{file.url} {what}")
-
-    def _selected_of(self, names: Sequence[str]) -> list[str]:
-        """Those of the columns of a table that are read, if it has them."""
-        declared = self.declared
-        wanted = names if declared.columns is None else declared.columns
-        return [name for name in names if name in wanted and name not in declared.skip]
 
     def _inferred(self, name: str, values: pa.ChunkedArray) -> Feature | None:
         kind, values = values.type, values.drop_null()

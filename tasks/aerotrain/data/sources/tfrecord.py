@@ -14,7 +14,6 @@ from google.protobuf import (
     text_format,
 )
 
-from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import (
     FramingError,
@@ -25,9 +24,8 @@ from aerotrain.data.records import (
 )
 from aerotrain.data.sources.batch import Batch, BatchBuilder, SourceError
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
-from aerotrain.data.sources.file_source import FileSource, file_and_span
 from aerotrain.data.sources.files import InputFile, checked_beginning
-from aerotrain.data.sources.source import Inferred
+from aerotrain.data.sources.source import FileSource, Inferred, file_and_span
 
 _DTYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
 
@@ -74,11 +72,7 @@ class ExampleSource(FileSource):
                     continue
                 names = self.declared.selected(file.url, list(features))
                 return Inferred({name: self._feature_of(name, *features[name]) for name in names})
-        raise SourceError(
-            "the source is empty: there is no tf.train.Example in "
-            f"{counted(len(self.files), 'file')}{why}; check that the input is where "
-            "the source looks for it"
-        )
+        raise self.empty("tf.train.Example", why)
 
     def batches(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
