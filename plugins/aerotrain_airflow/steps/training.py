@@ -8,7 +8,9 @@ from typing import Any
 from airflow.sdk import BaseOperator, TaskGroup, XComArg
 
 from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import ARGUMENTS
+from aerotrain.contract.strategy import COUNTED_BY, SWITCHED_BY
 from aerotrain_airflow.operators.job import JobOperator
 from aerotrain_airflow.operators.preflight import PreflightOperator
 from aerotrain_airflow.params import (
@@ -38,21 +40,18 @@ def replicas_of_training(
     environment: Mapping[str, str], pods: Mapping[str, PodTemplate]
 ) -> list[dict[str, Any]]:
     """The replicas of a training."""
-    counts = {
-        "chief": 1,
-        "worker": RunParam("workers"),
-        "ps": RunParam("ps"),
-        "evaluator": RunSwitch("evaluator"),
-        "input": RunParam("data_workers"),
-        "dispatcher": RunSwitch("data_workers"),
+    counts: dict[Role, Any] = {
+        Role.CHIEF: 1,
+        **{role: RunParam(name) for role, name in COUNTED_BY.items()},
+        **{role: RunSwitch(name) for role, name in SWITCHED_BY.items()},
     }
     return [
         {
-            "role": role,
+            "role": role.value,
             "count": count,
-            "resources": RunResources("resources", role),
+            "resources": RunResources("resources", role.value),
             "environment": dict(environment),
-            "pod": dict(pods.get(role, {})),
+            "pod": dict(pods.get(role.value, {})),
         }
         for role, count in counts.items()
     ]

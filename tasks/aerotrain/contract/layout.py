@@ -97,11 +97,6 @@ ITEM_KINDS: Mapping[str, ItemKind] = {
 OF_RUNS = {*_OF_JOBS, LEASE, RUN_LOG}
 
 
-def status_key(replica: str) -> str:
-    """The report of a replica, in the folder of its task."""
-    return f"{REPLICAS}/{replica}.json"
-
-
 def dataset_key(fingerprint: str) -> str:
     """The folder of a data set."""
     return f"{DATASETS}/{fingerprint}"
@@ -120,6 +115,11 @@ def code_key(sha256: str) -> str:
 def reuse_key(sha256: str) -> str:
     """The record of the result of a job whose inputs have that hash."""
     return f"{REUSE}/{sha256}.json"
+
+
+def status_key(replica: str) -> str:
+    """The report of a replica, in the folder of its task."""
+    return f"{REPLICAS}/{replica}.json"
 
 
 DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.options import Section, option
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.validation import Validated
 
 
@@ -85,6 +86,15 @@ def rules_of(strategy: str) -> StrategyRules:
             f"there is no strategy {strategy!r}{nearest(strategy, STRATEGIES)}; "
             f"the strategies are {', '.join(sorted(STRATEGIES))}"
         ) from None
+
+
+#: The option that has the number of replicas of a role, and that of which one runs if it is set.
+COUNTED_BY: Mapping[Role, str] = {
+    Role.WORKER: "workers",
+    Role.PS: "ps",
+    Role.INPUT: "data_workers",
+}
+SWITCHED_BY: Mapping[Role, str] = {Role.EVALUATOR: "evaluator", Role.DISPATCHER: "data_workers"}
 
 
 def _defaults(count: str) -> str:

@@ -39,7 +39,7 @@ from aerotrain.contract.options import Option, options_of
 from aerotrain.contract.preparing import PlanArguments, PredictArguments
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import EvaluateArguments, ExportArguments, arguments_of, check_of
-from aerotrain.contract.strategy import TrainingOptions
+from aerotrain.contract.strategy import COUNTED_BY, SWITCHED_BY, TrainingOptions
 from aerotrain.contract.training import TrainArguments
 from aerotrain.contract.validation import LIMITS, Validated, default_of, field_type
 from aerotrain.replica import Replica, exit_code_of, ignore_full_disk, run_replica
@@ -179,7 +179,7 @@ def job_of(given: Namespace) -> Job:
         more = {
             "strategy": options.strategy,
             "deadlines": {"progress_timeout": given.progress_timeout},
-            "replicas": [{"role": role, "count": count} for role, count in _counts(options)],
+            "replicas": _replicas(options),
         }
     if given.command in _OF_SOURCES and given.processes < 1:
         raise SpecError(f"processes must be 1 or more, got {given.processes}")
@@ -220,16 +220,14 @@ def _code(given: str) -> str:
     return str(folder)
 
 
-def _counts(options: TrainingOptions) -> Sequence[tuple[Role, int | None]]:
-    """The number of replicas of each role; None is the strategy's default."""
-    return (
-        (Role.CHIEF, 1),
-        (Role.WORKER, options.workers),
-        (Role.PS, options.ps),
-        (Role.INPUT, options.data_workers),
-        (Role.DISPATCHER, int(bool(options.data_workers))),
-        (Role.EVALUATOR, int(options.evaluator)),
-    )
+def _replicas(options: TrainingOptions) -> list[dict[str, Any]]:
+    """The replicas of a training; a count of None is the strategy's default."""
+    counts: dict[Role, Any] = {
+        Role.CHIEF: 1,
+        **{role: getattr(options, name) for role, name in COUNTED_BY.items()},
+        **{role: int(bool(getattr(options, name))) for role, name in SWITCHED_BY.items()},
+    }
+    return [{"role": role, "count": count} for role, count in counts.items()]
 
 
 class _Parser(ArgumentParser):
