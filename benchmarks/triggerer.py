@@ -148,7 +148,7 @@ def _fill(double: Double, jobs: int) -> None:
 def _double() -> Iterator[Double]:
     roots = os.pathsep.join(str(PROJECT / each) for each in ("tasks", "plugins", "tests"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "support.kubernetes_double", "--imagined", "running"],
+        [sys.executable, "-m", "support.kubernetes_double"],
         env={**os.environ, "PYTHONPATH": roots},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
