@@ -12,7 +12,6 @@ from typing import Any
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Observation, State
 from aerotrain_airflow.kubernetes.identity import (
-    KUEUE_QUEUE,
     Handle,
     is_owned_by,
     pod_name,
@@ -20,12 +19,7 @@ from aerotrain_airflow.kubernetes.identity import (
     uid_of,
     without_restarts,
 )
-from aerotrain_airflow.kubernetes.states import (
-    created_at,
-    is_gated,
-    observe_pod,
-    started_at,
-)
+from aerotrain_airflow.kubernetes.states import created_at, is_gated, observe_pod, started_at
 
 Manifest = Mapping[str, Any]
 
@@ -70,8 +64,8 @@ class ObservedReplica:
 class ObservedGroup:
     """The replicas ``names`` of the group, each according to its newest pod.
 
-    ``restarts`` gives the restart count of a replica; older pods of it are not used. ``clock`` is
-    ``time.time``, or another one.
+    ``restarts`` gives the restart count of a replica; older pods of it are not used. ``is_gated``
+    says that a queue admits the pods; ``clock`` is ``time.time``, or another one.
     """
 
     def __init__(
@@ -79,11 +73,14 @@ class ObservedGroup:
         names: Iterable[ReplicaName],
         handle: Handle,
         restarts: Callable[[ReplicaName], int],
+        *,
+        is_gated: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._pods = {pod_name(handle.name, name): name for name in names}
         self._uid = handle.uid
         self._restarts = restarts
+        self._is_gated = is_gated
         self._clock = clock
         # When the pod of a restarted replica was created; infinite until then.
         self._created_at: dict[ReplicaName, float] = {}
@@ -147,8 +144,7 @@ class ObservedGroup:
             return None
         if known is not None:
             return known.waits_since or self._clock()
-        is_queued = KUEUE_QUEUE in (pod["metadata"].get("labels") or {})
-        return self._clock() if is_queued else created_at(pod)
+        return self._clock() if self._is_gated else created_at(pod)
 
     def looked_at_all(self, there: Collection[ReplicaName], began: float) -> None:
         """Record that a list of all pods, begun at ``began``, had those of the replicas ``there``.
