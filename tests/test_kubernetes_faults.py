@@ -17,7 +17,6 @@ from aerotrain_airflow.kubernetes import group as group_module
 from aerotrain_airflow.kubernetes import lifecycle, logs
 from aerotrain_airflow.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.kubernetes.identity import POSITIONS
-from aerotrain_airflow.kubernetes.lines import LONGEST
 from aerotrain_airflow.kubernetes.plan import PodSettings
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
@@ -121,20 +120,6 @@ def test_a_stored_position_that_is_no_time_is_ignored(own: KubernetesDouble) -> 
     group.hears("one")
     group.become(statuses.exited(0))
     assert group.end().state is State.SUCCEEDED
-
-
-def test_a_line_that_is_too_long_is_cut_and_later_lines_are_passed_on_once(
-    followed: ImaginedGroup,
-) -> None:
-    followed.say("before", "x" * (5 << 20), "after")
-    followed.double.wait_for(lambda: "after" in followed.lines or followed.has_ended(), "the lines")
-    followed.double.cut_logs()
-    followed.say("after the cut")
-    followed.become(statuses.exited(0))
-    assert followed.end().state is State.SUCCEEDED
-    before, long, *rest = followed.lines
-    assert (before, rest) == ("before", ["after", "after the cut"])
-    assert long == "x" * LONGEST + f" [{(5 << 20) - LONGEST} more bytes of this line were cut]"
 
 
 def test_events_of_kubernetes_about_a_failure_are_reported(

@@ -126,15 +126,6 @@ def test_a_group_with_more_failures_than_its_budget_is_launched_again(world: Wor
     second.stop(handle)
 
 
-@pytest.mark.usefixtures("running")
-def test_another_description_under_the_same_name_replaces_the_group(world: World) -> None:
-    second = world.launcher("try-2")
-    changed = world.job(arguments={"chief": "serve"})
-    handle = second.start(second.plan(changed, "try-2"))
-    assert handle.endswith("/try-2")
-    second.stop(handle)
-
-
 @pytest.mark.parametrize("victim", ["pod", "owner"])
 def test_a_pod_deleted_by_hand_is_a_failure_that_names_the_deletion(
     world: World, victim: str
