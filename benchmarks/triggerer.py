@@ -115,7 +115,7 @@ def measure(given: Namespace, _folder: Path) -> Report:
 def _double() -> Iterator[Double]:
     roots = os.pathsep.join(str(ROOT / each) for each in ("tasks", "plugins", "tests"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "support.kubernetes_double", "--imagined", "running"],
+        [sys.executable, "-m", "support.kubernetes_double"],
         env={**os.environ, "PYTHONPATH": roots},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

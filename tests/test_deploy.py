@@ -15,14 +15,9 @@ import yaml
 
 from aerotrain.contract.job import Job
 from aerotrain.standalone.cli import parse
-from aerotrain_airflow.kubernetes.access import (
-    OPTIONAL as OPTIONAL_ACCESS,
-)
-from aerotrain_airflow.kubernetes.access import (
-    REQUIRED,
-    WITH_KUEUE,
-    Access,
-)
+from aerotrain_airflow.kubernetes.access import OPTIONAL as OPTIONAL_ACCESS
+from aerotrain_airflow.kubernetes.access import REQUIRED, Access
+from aerotrain_airflow.kubernetes.kueue import Kueue
 from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
 from aerotrain_airflow.kubernetes.pod import server_pod
 from aerotrain_airflow.kubernetes.template import read_template
@@ -76,7 +71,7 @@ def test_every_field_of_a_manifest_is_in_the_schema_of_kubernetes(file: Path, ve
     ("file", "table"),
     [
         ("role.yaml", (*REQUIRED, OPTIONAL_ACCESS)),
-        ("kueue.yaml", WITH_KUEUE),
+        ("kueue.yaml", tuple(Access(*each) for each in Kueue.permissions)),
     ],
 )
 def test_the_role_grants_exactly_what_the_launcher_needs(
@@ -130,7 +125,7 @@ def test_an_inference_service_of_kserve_pulls_one_version_into_the_folder_that_i
 
 def test_a_missing_permission_is_named_as_kubectl_names_it() -> None:
     assert f"{Access('get', '', 'pods', 'log')}" == "get pods/log"
-    assert f"{WITH_KUEUE[0]}" == "get localqueues of kueue.x-k8s.io"
+    assert f"{Access(*Kueue.permissions[0])}" == "get localqueues of kueue.x-k8s.io"
 
 
 @pytest.mark.parametrize("file", ["rolebinding.yaml", "kueue.yaml"])

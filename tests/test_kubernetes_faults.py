@@ -1,6 +1,7 @@
 """What the launcher of pods does while the API fails as real ones do."""
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -12,10 +13,10 @@ from aerotrain.contract.status import State
 from aerotrain.launch.backend import LogLine
 from aerotrain.launch.launcher import Launcher
 from aerotrain_airflow.kubernetes import backend as backend_module
-from aerotrain_airflow.kubernetes import lifecycle, logs, watch
+from aerotrain_airflow.kubernetes import group as group_module
+from aerotrain_airflow.kubernetes import lifecycle, logs
 from aerotrain_airflow.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.kubernetes.identity import POSITIONS
-from aerotrain_airflow.kubernetes.lines import LONGEST
 from aerotrain_airflow.kubernetes.plan import PodSettings
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
@@ -29,20 +30,12 @@ def followed(own: KubernetesDouble) -> ImaginedGroup:
     return ImaginedGroup(own).followed()
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_request_to_a_busy_api_is_repeated(own: KubernetesDouble, status: int) -> None:
-    own.fail(status, verb="create", resource="configmaps")
-    own.fail(status, verb="create", resource="pods")
-    own.fail(status, verb="list")
-    own.fail(status, verb="watch")
-    followed = ImaginedGroup(own).followed()
-    followed.become(statuses.exited(0))
-    assert followed.end().state is State.SUCCEEDED
-
-
-def test_a_creation_whose_response_was_lost_makes_no_duplicate(own: KubernetesDouble) -> None:
-    own.fail(503, verb="create", resource="configmaps", done=True)
-    own.fail(503, verb="create", resource="pods", done=True)
+def test_a_request_to_a_busy_api_is_repeated_and_makes_no_duplicate(own: KubernetesDouble) -> None:
+    own.fail(429, verb="create", resource="configmaps")
+    own.fail(500, verb="list")
+    own.fail(503, verb="watch")
+    for resource in ("configmaps", "pods"):  # done, and the answer is lost
+        own.fail(503, verb="create", resource=resource, done=True)
     followed = ImaginedGroup(own).followed()
     assert followed.handle.endswith("/try-1")
     assert len(own.all("pods", followed.namespace)) == 1
@@ -50,41 +43,54 @@ def test_a_creation_whose_response_was_lost_makes_no_duplicate(own: KubernetesDo
     assert followed.end().state is State.SUCCEEDED
 
 
-@pytest.mark.parametrize("trouble", ["cut_watches", "expire_watches"])
-def test_a_broken_watch_is_resumed(followed: ImaginedGroup, trouble: str) -> None:
-    getattr(followed.double, trouble)()
+def renew_credential(group: ImaginedGroup) -> None:
+    group.double.rotate_token("second")
+    group.double.cut_watches()
+    group.double.cut_logs()
+
+
+def break_api(group: ImaginedGroup) -> None:
+    with group.double.away():
+        group.say("meanwhile")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "meanwhile"),
+    [
+        (lambda group: group.double.cut_watches(), []),
+        (lambda group: group.double.expire_watches(), []),
+        (lambda group: group.double.cut_logs(), []),
+        (lambda group: group.double.rotate_log("job-chief", namespace=group.namespace), []),
+        (renew_credential, []),
+        (break_api, ["meanwhile"]),
+    ],
+    ids=["watch cut", "watch expired", "log cut", "log rotated", "credential renewed", "API away"],
+)
+def test_a_follower_continues_after_a_fault_and_passes_on_each_line_once(
+    followed: ImaginedGroup,
+    caplog: pytest.LogCaptureFixture,
+    trouble: Callable[[ImaginedGroup], None],
+    meanwhile: list[str],
+) -> None:
+    caplog.set_level(logging.INFO)
+    followed.say("one", "two")
+    followed.hears("one", "two")
+    trouble(followed)
+    followed.say("three")
+    followed.hears("one", "two", *meanwhile, "three")
     followed.become(statuses.exited(65, message="the label 7 is outside 0 to 3"))
     ended = followed.end()
     assert (ended.state, "the label 7" in ended.reason) == (State.FAILED, True)
-
-
-def test_changes_during_an_api_outage_are_seen_after_it(followed: ImaginedGroup) -> None:
-    followed.say("before")
-    followed.hears("before")
-    with followed.double.away():
-        followed.say("meanwhile")
-    followed.say("after")
-    followed.hears("before", "meanwhile", "after")
-    followed.become(statuses.exited(0))
-    assert followed.end().state is State.SUCCEEDED
-
-
-def test_each_line_is_passed_on_once_although_its_stream_is_cut(followed: ImaginedGroup) -> None:
-    followed.say("one", "two")
-    followed.hears("one", "two")
-    followed.double.cut_logs()
-    followed.say("three")
-    followed.hears("one", "two", "three")
-    followed.become(statuses.exited(0))
-    followed.end()
-    assert followed.lines == ["one", "two", "three"]
+    assert followed.lines == ["one", "two", *meanwhile, "three"]
+    if meanwhile:
+        said = [each for each in caplog.messages if each.startswith("the Kubernetes API is")]
+        assert [each.split()[4] for each in said] == ["away,", "back"]
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         "unable to retrieve container logs for containerd://0f3c",
-        'failed to try resolving symlinks in path "/var/log/pods/replica/0.log"\n',
         "rpc error: code = NotFound desc = an error occurred\nmore of it\n",
     ],
 )
@@ -116,40 +122,6 @@ def test_a_stored_position_that_is_no_time_is_ignored(own: KubernetesDouble) -> 
     assert group.end().state is State.SUCCEEDED
 
 
-def test_reading_continues_after_a_log_is_rotated(followed: ImaginedGroup) -> None:
-    followed.say("one")
-    followed.hears("one")
-    followed.double.rotate_log("job-chief", namespace=followed.namespace)
-    followed.say("two")
-    followed.hears("one", "two")
-
-
-def test_a_line_that_is_too_long_is_cut_and_later_lines_are_passed_on_once(
-    followed: ImaginedGroup,
-) -> None:
-    followed.say("before", "x" * (5 << 20), "after")
-    followed.double.wait_for(lambda: "after" in followed.lines or followed.has_ended(), "the lines")
-    followed.double.cut_logs()
-    followed.say("after the cut")
-    followed.become(statuses.exited(0))
-    assert followed.end().state is State.SUCCEEDED
-    before, long, *rest = followed.lines
-    assert (before, rest) == ("before", ["after", "after the cut"])
-    assert long == "x" * LONGEST + f" [{(5 << 20) - LONGEST} more bytes of this line were cut]"
-
-
-def test_a_credential_that_is_renewed_during_a_job_is_used(followed: ImaginedGroup) -> None:
-    followed.say("one")
-    followed.hears("one")
-    followed.double.rotate_token("second")
-    followed.double.cut_watches()
-    followed.double.cut_logs()
-    followed.say("two")
-    followed.hears("one", "two")
-    followed.become(statuses.exited(0))
-    assert followed.end().state is State.SUCCEEDED
-
-
 def test_events_of_kubernetes_about_a_failure_are_reported(
     followed: ImaginedGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -179,8 +151,8 @@ def test_a_follower_that_waits_sends_at_most_twelve_requests_a_minute(
     own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixty times as fast: a watch of one second, and a list of all pods every five."""
-    monkeypatch.setattr(watch, "WATCH_SECONDS", 1)
-    monkeypatch.setattr(watch, "RESYNC_SECONDS", 5)
+    monkeypatch.setattr(group_module, "WATCH_SECONDS", 1)
+    monkeypatch.setattr(group_module, "RESYNC_SECONDS", 5)
     followed = ImaginedGroup(own).followed()
     began = len(own.requests)
 

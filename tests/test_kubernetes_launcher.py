@@ -1,7 +1,6 @@
 """The launcher of pods, against a double of the API and, marked ``cluster``, a real Kubernetes."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,10 +14,7 @@ from aerotrain.launch.decision import Ended
 from aerotrain.launch.history import with_fewer_workers
 from aerotrain.launch.launcher import Launcher
 from aerotrain_airflow.kubernetes.lines import LONGEST
-from support.kubernetes_worlds import ALONE, SECRET, World
-
-#: Timeout in seconds on a real cluster of what the double does at once.
-SECONDS = 60.0
+from support.kubernetes_worlds import ALONE, World, eventually, quota_of
 
 
 def watched(launcher: Launcher[Any], handle: str) -> tuple[Ended, list[str]]:
@@ -32,15 +28,6 @@ def ended_by(launcher: Launcher[Any], handle: str) -> Ended:
     ended, _ = watched(launcher, handle)
     launcher.stop(handle)
     return ended
-
-
-def eventually(what: Callable[[], Any]) -> Any:
-    """Poll until ``what`` returns something true, and return that."""
-    until = time.monotonic() + SECONDS
-    while not (found := what()):
-        assert time.monotonic() < until, "this did not happen"
-        time.sleep(0.1)
-    return found
 
 
 @pytest.fixture
@@ -120,7 +107,7 @@ def test_a_group_with_a_failed_replica_is_adopted_and_the_replica_restarted(
         after = world.pods()
         assert after["job-chief"].metadata.uid == before["job-chief"].metadata.uid
         second.stop(handle)
-        assert end.result(SECONDS)[0].state is State.LOST
+        assert end.result(60)[0].state is State.LOST
 
 
 def test_a_group_with_more_failures_than_its_budget_is_launched_again(world: World) -> None:
@@ -136,15 +123,6 @@ def test_a_group_with_more_failures_than_its_budget_is_launched_again(world: Wor
     after = world.pods()
     assert after.keys() == before.keys()
     assert after["job-chief"].metadata.uid != before["job-chief"].metadata.uid
-    second.stop(handle)
-
-
-@pytest.mark.usefixtures("running")
-def test_another_description_under_the_same_name_replaces_the_group(world: World) -> None:
-    second = world.launcher("try-2")
-    changed = world.job(arguments={"chief": "serve"})
-    handle = second.start(second.plan(changed, "try-2"))
-    assert handle.endswith("/try-2")
     second.stop(handle)
 
 
@@ -296,10 +274,6 @@ class TestWhatCannotStart:
             launcher.check([launcher.plan(job, "try-1")])
 
 
-def quota_of(world: World) -> Any:
-    return world.core.read_namespaced_resource_quota("few", world.namespace)
-
-
 def image(name: str) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "replica", "image": name}]}}
 
@@ -312,12 +286,3 @@ def test_an_out_of_memory_failure_is_reported_as_one(world: World) -> None:
     ended = ended_by(launcher, launcher.start(launcher.plan(job, "try-1")))
     assert ended.state is State.LOST
     assert "ran out of memory" in ended.reason
-
-
-def test_no_created_object_contains_the_credential_of_the_store(world: World) -> None:
-    launcher = world.launcher()
-    plan = str(launcher.plan(world.job(), "try-1"))
-    secret = world.core.read_namespaced_secret(SECRET, world.namespace).data
-    assert secret
-    assert "secretRef" in plan
-    assert "AWS_SECRET_ACCESS_KEY" not in plan

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import logging
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,7 @@ from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
 from aerotrain_airflow.kubernetes.pod import GRACE, replica_pod
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
-from support.kubernetes_worlds import CONN_ID, World, connection, described
-from test_kubernetes_launcher import eventually
+from support.kubernetes_worlds import CONN_ID, World, connection, described, eventually
 
 GANG = [{"role": "chief"}, {"role": "worker", "count": 2}]
 SERVED = [*GANG, {"role": "ps"}]
@@ -235,20 +235,41 @@ def test_a_trigger_gives_back_the_pods_of_an_ended_job_before_its_task_resumes(
     assert not own.all("configmaps", group.namespace)
 
 
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("code", "kept", "version"), [(139, True, "v1beta1"), (0, False, "v1beta2")]
-)
-def test_kueue_keeps_no_restart_from_starting_and_no_group_after_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kept: bool, version: str
-) -> None:
-    """Kueue keeps a failed pod until another has replaced it, and replaces no successful one."""
-    with KubernetesDouble(tmp_path, kueue_version=version) as double:
-        monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(Path(double.kubeconfig)))
-        group = ImaginedGroup(double, queue="kueue:research", replicas=SERVED)
-        workload = group.pod()["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
-        double.create({"kind": "Workload", "metadata": {"name": workload}}, group.namespace)
-        double.edit(
+class TestInAQueueOfKueue:
+    pytestmark = pytest.mark.process
+
+    @pytest.fixture
+    def kueue(
+        self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[KubernetesDouble]:
+        version = getattr(request, "param", "v1beta2")
+        with KubernetesDouble(tmp_path, kueue_version=version) as double:
+            address = connection(Path(double.kubeconfig))
+            monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", address)
+            yield double
+
+    def group(
+        self, kueue: KubernetesDouble, *conditions: dict[str, str], **given: Any
+    ) -> tuple[ImaginedGroup, str]:
+        """A group, and its Workload with these conditions."""
+        group = ImaginedGroup(kueue, queue="kueue:research", **given)
+        name = group.pod()["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
+        status = {"conditions": list(conditions)}
+        workload = {"kind": "Workload", "metadata": {"name": name}, "status": status}
+        kueue.create(workload, group.namespace)
+        return group, name
+
+    @pytest.mark.parametrize(
+        ("kueue", "code", "kept"),
+        [("v1beta1", 139, True), ("v1beta2", 0, False)],
+        indirect=["kueue"],
+    )
+    def test_no_restart_and_no_group_after_its_end_is_kept(
+        self, kueue: KubernetesDouble, code: int, kept: bool
+    ) -> None:
+        """Kueue keeps a failed pod until another has replaced it, and no successful one."""
+        group, workload = self.group(kueue, replicas=SERVED)
+        kueue.edit(
             "pods",
             "job-worker-1",
             lambda it: it["metadata"].update(finalizers=["kueue.x-k8s.io/managed"]),
@@ -259,59 +280,47 @@ def test_kueue_keeps_no_restart_from_starting_and_no_group_after_its_end(
         assert ("job-worker-1" in group.uids()) is kept
         group.become(statuses.exited(0))
         assert group.end().state is State.SUCCEEDED
-        assert double.find("workloads", workload, group.namespace)
+        assert kueue.find("workloads", workload, group.namespace)
         group.launcher.stop(group.handle)
-        assert not double.find("workloads", workload, group.namespace)
+        assert not kueue.find("workloads", workload, group.namespace)
 
-
-@pytest.mark.process
-def test_kueue_keeps_no_quota_of_a_group_whose_owner_was_deleted_by_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with KubernetesDouble(tmp_path, kueue_version="v1beta1") as double:
-        monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(Path(double.kubeconfig)))
-        group = ImaginedGroup(double, queue="kueue:research")
-        workload = group.pod()["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
-        double.create({"kind": "Workload", "metadata": {"name": workload}}, group.namespace)
-        double.delete("configmaps", "job", group.namespace)
+    def test_no_quota_of_a_group_whose_owner_was_deleted_by_hand_is_kept(
+        self, kueue: KubernetesDouble
+    ) -> None:
+        group, workload = self.group(kueue)
+        kueue.delete("configmaps", "job", group.namespace)
         assert group.followed().end().state is State.LOST
         group.launcher.stop(group.handle)
-        assert not double.find("workloads", workload, group.namespace)
+        assert not kueue.find("workloads", workload, group.namespace)
 
-
-@pytest.mark.process
-def test_a_cluster_without_kueue_is_told_from_one_without_the_queue(own: KubernetesDouble) -> None:
-    group = ImaginedGroup(own, queue="kueue:research")
-    with pytest.raises(FinalError, match=r"serves no API kueue\.x-k8s\.io.* have Kueue installed"):
-        group.launcher.check([group.launcher.plan(group.job, "try-1")])
-
-
-@pytest.mark.process
-def test_a_job_may_wait_in_a_queue_for_hours_and_the_log_has_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    monkeypatch.setattr(group_module, "_ASK_KUEUE_EVERY", 0.1)
-    message = "insufficient unused quota for cpu in flavor default, 200m more needed"
-    pending = {"type": "QuotaReserved", "status": "False", "message": message}
-    with KubernetesDouble(tmp_path, kueue_version="v1beta2") as double:
-        monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(Path(double.kubeconfig)))
-        group = ImaginedGroup(double, {"chief": statuses.gated()}, queue="kueue:research")
+    def test_a_job_may_wait_for_hours_and_the_log_has_the_reason(
+        self,
+        kueue: KubernetesDouble,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        monkeypatch.setattr(group_module, "_ASK_QUEUE_EVERY", 0.1)
+        message = "insufficient unused quota for cpu in flavor default, 200m more needed"
+        pending = {"type": "QuotaReserved", "status": "False", "message": message}
+        group, _ = self.group(kueue, pending, states={"chief": statuses.gated()})
         with pytest.raises(FinalError, match="there is no LocalQueue research in namespace"):
             group.launcher.check([group.launcher.plan(group.job, "try-1")])
-        workload = group.pod()["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
-        status = {"conditions": [pending]}
-        double.create(
-            {"kind": "Workload", "metadata": {"name": workload}, "status": status}, group.namespace
-        )
         group.age(10_000)
         group.followed()
-        double.wait_for(lambda: f"Kueue does not admit job: {message}" in caplog.text, "the reason")
+        kueue.wait_for(lambda: f"Kueue does not admit job: {message}" in caplog.text, "the reason")
         assert not group.has_ended()
         group.become(statuses.running())
         group.become(statuses.exited(0))
         assert group.end().state is State.SUCCEEDED
-    assert caplog.text.count(message) == 1
+        assert caplog.text.count(message) == 1
+
+    def test_a_cluster_without_kueue_is_told_from_one_without_the_queue(
+        self, own: KubernetesDouble
+    ) -> None:
+        group = ImaginedGroup(own, queue="kueue:research")
+        with pytest.raises(FinalError, match=r"serves no API kueue\.x-k8s\.io.* have Kueue"):
+            group.launcher.check([group.launcher.plan(group.job, "try-1")])
 
 
 @pytest.mark.process

@@ -19,8 +19,7 @@ from aerotrain.contract.status import State
 from aerotrain.launch.decision import Ended
 from aerotrain.launch.launcher import Launcher
 from aerotrain_airflow.kubernetes.backend import KubernetesBackend
-from support.kubernetes_worlds import CONN_ID, World, connection
-from test_kubernetes_launcher import eventually
+from support.kubernetes_worlds import CONN_ID, World, connection, eventually, grant
 
 pytestmark = [
     pytest.mark.cluster,
@@ -28,9 +27,7 @@ pytestmark = [
     pytest.mark.parametrize("world", ["cluster"], indirect=True),
 ]
 
-DEPLOY = Path(__file__).parent.parent / "deploy"
 QUEUES = ("kueue.x-k8s.io", "v1beta1")
-ACCOUNT = "aerotrain-launcher"
 
 #: Four replicas of 0.1 cores fit, and no second group.
 QUOTA = {"cpu": "500m", "memory": "4Gi"}
@@ -109,24 +106,6 @@ def queue_of(name: str) -> list[tuple[str, dict[str, Any]]]:
             },
         ),
     ]
-
-
-def grant(world: World) -> dict[str, Any]:
-    """Apply the rights of deploy/ here; returns the kubeconfig of the account that has them."""
-    client, account = world.core.api_client, {"metadata": {"name": ACCOUNT}}
-    world.core.create_namespaced_service_account(world.namespace, account)
-    for file in ("role.yaml", "rolebinding.yaml", "kueue.yaml"):
-        text = (DEPLOY / file).read_text()
-        here = text.replace("namespace: aerotrain\n", f"namespace: {world.namespace}\n")
-        for manifest in yaml.safe_load_all(here):
-            kubernetes.utils.create_from_dict(client, manifest)
-    token = world.core.create_namespaced_service_account_token(
-        ACCOUNT, world.namespace, {"spec": {}}
-    ).status.token
-    config: dict[str, Any] = yaml.safe_load(world.kubeconfig.read_text())
-    for user in config["users"]:
-        user["user"] = {"token": token}
-    return config
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
@@ -99,19 +100,6 @@ def test_a_task_that_is_deferred_beyond_its_timeout_is_ended(
     double.wait_for(lambda: not double.all("pods", namespace))
 
 
-@pytest.mark.parametrize(("holder", "left"), [("try-1", 0), ("try-2", 4)])
-def test_killing_a_deferred_task_ends_its_replica_group_and_not_that_of_a_later_try(
-    namespace: str, double: KubernetesDouble, holder: str, left: int
-) -> None:
-    settings = PodSettings(namespace=namespace, image="imagined:1")
-    launcher = Launcher(KubernetesBackend(settings, "kubernetes_default", holder))
-    handle = launcher.start(launcher.plan(described("s3://bucket"), "try-1"))
-    trigger = JobTrigger(handle=handle, conn_id="kubernetes_default", holder="try-1")
-    asyncio.run(trigger.on_kill())
-    double.wait_for(lambda: len(double.all("pods", namespace)) == left)
-    launcher.stop(handle)
-
-
 async def killed_twice(trigger: JobTrigger) -> None:
     """Kill the trigger, and cancel that as Airflow does about a second later."""
     killing = asyncio.create_task(trigger.on_kill())
@@ -122,15 +110,19 @@ async def killed_twice(trigger: JobTrigger) -> None:
         await asyncio.wait(others)
 
 
-def test_a_replica_group_is_deleted_although_airflow_cancels_its_end(
-    namespace: str, double: KubernetesDouble
+@pytest.mark.parametrize(
+    ("holder", "kill", "left"),
+    [("try-1", JobTrigger.on_kill, 0), ("try-1", killed_twice, 0), ("try-2", killed_twice, 4)],
+)
+def test_killing_a_deferred_task_ends_its_replica_group_and_not_that_of_a_later_try(
+    namespace: str, double: KubernetesDouble, holder: str, kill: Any, left: int
 ) -> None:
     settings = PodSettings(namespace=namespace, image="imagined:1")
-    launcher = Launcher(KubernetesBackend(settings, "kubernetes_default", "try-1"))
+    launcher = Launcher(KubernetesBackend(settings, "kubernetes_default", holder))
     handle = launcher.start(launcher.plan(described("s3://bucket"), "try-1"))
-    trigger = JobTrigger(handle=handle, conn_id="kubernetes_default", holder="try-1")
-    asyncio.run(killed_twice(trigger))
-    double.wait_for(lambda: not double.all("pods", namespace))
+    asyncio.run(kill(JobTrigger(handle=handle, conn_id="kubernetes_default", holder="try-1")))
+    double.wait_for(lambda: len(double.all("pods", namespace)) == left)
+    launcher.stop(handle)
 
 
 def test_a_dry_run_shows_everything_and_makes_nothing(

@@ -9,7 +9,7 @@ from aerotrain.contract.status import State
 from aerotrain_airflow.kubernetes.identity import RESTARTS, Handle
 from aerotrain_airflow.kubernetes.observed import ObservedGroup
 from support.kubernetes_double import statuses
-from support.kubernetes_double.admission import timestamp
+from support.kubernetes_double.objects import timestamp
 from support.kubernetes_double.statuses import Edit
 
 CHIEF, WORKER = ReplicaName(Role.CHIEF, 0), ReplicaName(Role.WORKER, 0)
@@ -40,11 +40,17 @@ def pod(
 class Seen(ObservedGroup):
     """A chief and a worker that have restarted as often as ``restarts`` says."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_gated: bool = False) -> None:
         self.restarts = {CHIEF: 0, WORKER: 0}
         handle = Handle("default", "job", "try-1", OWNER)
         self.now = CREATED
-        super().__init__(self.restarts, handle, self.restarts.__getitem__, lambda: self.now)
+        super().__init__(
+            self.restarts,
+            handle,
+            self.restarts.__getitem__,
+            is_gated=is_gated,
+            clock=lambda: self.now,
+        )
 
     def lists(self, began: float, *pods: dict[str, Any]) -> None:
         self.looked_at_all({name for each in pods if (name := self.take(each))}, began)
@@ -66,19 +72,15 @@ def test_before_the_first_list_no_pod_counts_as_missing(seen: Seen) -> None:
     assert (seen.states(), seen.looked) == (["running", "lost"], 5.0)
 
 
-def queued(pod: dict[str, Any]) -> None:
-    pod["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "research"}
-
-
-def test_the_time_in_a_queue_is_no_time_of_waiting_to_start(seen: Seen) -> None:
-    seen.take(pod(CHIEF, queued, statuses.gated()))
+def test_the_time_in_a_queue_is_no_time_of_waiting_to_start() -> None:
+    seen, next_follower = Seen(is_gated=True), Seen(is_gated=True)
+    seen.take(pod(CHIEF, statuses.gated()))
     assert (seen.seen[CHIEF].state, seen.seen[CHIEF].waits_since) == (State.PENDING, None)
-    admitted = pod(CHIEF, queued, statuses.unschedulable())
+    admitted = pod(CHIEF, statuses.unschedulable())
     for later in (5_000, 6_000):
         seen.now = CREATED + later
         seen.take(admitted)
         assert seen.seen[CHIEF].waits_since == CREATED + 5_000
-    next_follower = Seen()
     next_follower.now = CREATED + 7_000
     next_follower.take(admitted)
     assert next_follower.seen[CHIEF].waits_since == CREATED + 7_000

@@ -1,23 +1,43 @@
 """Which quotas can never admit all pods of a job: pure."""
 
+import re
 from typing import Any
 
 import pytest
 
-from aerotrain_airflow.kubernetes.quota import too_small
+from aerotrain.contract.errors import FinalError
+from aerotrain_airflow.kubernetes.access import check_quotas
+from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
+from support.kubernetes_worlds import described
 
 
-def pod(*containers: dict[str, Any], first: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
-    spec: dict[str, Any] = {"containers": [{"resources": each} for each in containers]}
-    return {"spec": {**spec, "initContainers": [{"resources": each} for each in first]}}
+def container(cpu: str, memory: str) -> dict[str, Any]:
+    requests = {"cpu": cpu, "memory": memory}
+    return {"name": "other", "resources": {"requests": requests, "limits": {"memory": memory}}}
 
 
-def of(cpu: str, memory: str) -> dict[str, Any]:
-    return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}
-
-
-#: A chief, and three workers with a side-car each.
-PODS = [(pod(of("250m", "1Gi")), 1), (pod(of("2", "2Gi"), of("500m", "512Mi")), 3)]
+def check(hard: dict[str, Any], first: str = "0", **spec: Any) -> None:
+    """Check a quota for a chief, and three workers with a side-car and an init container each."""
+    extra = {
+        "containers": [{"name": "replica"}, container("500m", "512Mi")],
+        "initContainers": [container(first, "1Gi")],
+    }
+    job = described(
+        "s3://bucket",
+        strategy="multi_worker_mirrored",
+        replicas=[
+            {"role": "chief", "resources": {"cpu": 0.25, "memory": "1Gi"}},
+            {
+                "role": "worker",
+                "count": 3,
+                "resources": {"cpu": 2, "memory": "2Gi"},
+                "pod": {"spec": extra},
+            },
+        ],
+    )
+    plan = plan_pods(job, "try-1", PodSettings(namespace="default", image="image:1"))
+    quota = {"metadata": {"name": "few"}, "spec": {"hard": hard, **spec}}
+    check_quotas(plan, plan.pods[:2], [quota])
 
 
 @pytest.mark.parametrize(
@@ -37,21 +57,18 @@ PODS = [(pod(of("250m", "1Gi")), 1), (pod(of("2", "2Gi"), of("500m", "512Mi")), 
 def test_a_quota_below_the_sum_of_all_pods_is_too_small(
     key: str, enough: str, short: str | None, needed: str
 ) -> None:
-    def found(hard: str) -> list[tuple[str, str, str, str]]:
-        return too_small(PODS, [{"metadata": {"name": "few"}, "spec": {"hard": {key: hard}}}])
-
-    assert found(enough) == []
+    check({key: enough})
     if short is not None:
-        assert found(short) == [("few", key, needed, str(short))]
+        message = f"need {needed} {key} together, and the quota few of namespace default"
+        with pytest.raises(FinalError, match=re.escape(message)):
+            check({key: short})
 
 
 def test_init_containers_count_as_far_as_they_need_more_than_the_others() -> None:
-    quota = {"metadata": {"name": "few"}, "spec": {"hard": {"cpu": "2"}}}
-    assert not too_small([(pod(of("1", "1Gi"), first=(of("2", "1Gi"),)), 1)], [quota])
-    [found] = too_small([(pod(of("1", "1Gi"), first=(of("3", "1Gi"),)), 1)], [quota])
-    assert found[2] == "3"
+    check({"cpu": "7750m"}, first="2500m")
+    with pytest.raises(FinalError, match=r"need 9\.25 cpu together"):
+        check({"cpu": "7750m"}, first="3")
 
 
 def test_a_quota_for_some_pods_only_is_left_out() -> None:
-    quota = {"metadata": {"name": "best"}, "spec": {"hard": {"pods": 1}, "scopes": ["BestEffort"]}}
-    assert not too_small(PODS, [quota])
+    check({"pods": 1}, scopes=["BestEffort"])

@@ -17,9 +17,7 @@ from aerotrain.contract.status import State
 from aerotrain.launch.decision import Ended
 from aerotrain_airflow.kubernetes.identity import POSITIONS
 from aerotrain_airflow.kubernetes.lines import moment
-from support.kubernetes_worlds import ALONE, CONN_ID, World, connection
-from test_kubernetes_launcher import eventually, quota_of
-from test_kueue import grant
+from support.kubernetes_worlds import ALONE, CONN_ID, World, connection, eventually, grant, quota_of
 
 pytestmark = [
     pytest.mark.cluster,

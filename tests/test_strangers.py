@@ -18,8 +18,7 @@ from aerotrain_airflow.kubernetes import lifecycle
 from aerotrain_airflow.kubernetes.identity import HOLDER, JOB_LABEL, Handle
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
-from support.kubernetes_worlds import ALONE, World
-from test_kubernetes_launcher import eventually
+from support.kubernetes_worlds import ALONE, World, eventually
 
 LABELS = {JOB_LABEL: "job"}
 

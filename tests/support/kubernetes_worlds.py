@@ -21,7 +21,9 @@ from urllib.parse import urlsplit
 
 import kubernetes.client
 import kubernetes.config
+import kubernetes.utils
 import pytest
+import yaml
 
 from aerotrain.contract.job import Job
 from aerotrain.launch.launcher import Launcher
@@ -31,8 +33,10 @@ from aerotrain_airflow.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.kubernetes.plan import PodSettings
 from devtools.s3_server import S3Server
 from support.kubernetes_double import KubernetesDouble
+from support.waiting import wait_for
 
 JOBS = Path(__file__).parents[1] / "jobs"
+DEPLOY = Path(__file__).parents[2] / "deploy"
 SECRET = "store"
 CONN_ID = "kubernetes_tests"
 
@@ -90,6 +94,33 @@ class World:
             self.namespace, label_selector=f"aerotrain/job={name}"
         )
         return {pod.metadata.name: pod for pod in found.items}
+
+
+def eventually(what: Callable[[], Any]) -> Any:
+    """Poll for a minute until ``what`` returns something true, and return that."""
+    return wait_for("this", what, 60, every=0.1)
+
+
+def quota_of(world: World) -> Any:
+    return world.core.read_namespaced_resource_quota("few", world.namespace)
+
+
+def grant(world: World) -> dict[str, Any]:
+    """Apply the rights of deploy/ here; returns the kubeconfig of the account that has them."""
+    client, account = world.core.api_client, {"metadata": {"name": "aerotrain-launcher"}}
+    world.core.create_namespaced_service_account(world.namespace, account)
+    for file in ("role.yaml", "rolebinding.yaml", "kueue.yaml"):
+        text = (DEPLOY / file).read_text()
+        here = text.replace("namespace: aerotrain\n", f"namespace: {world.namespace}\n")
+        for manifest in yaml.safe_load_all(here):
+            kubernetes.utils.create_from_dict(client, manifest)
+    token = world.core.create_namespaced_service_account_token(
+        "aerotrain-launcher", world.namespace, {"spec": {}}
+    ).status.token
+    config: dict[str, Any] = yaml.safe_load(world.kubeconfig.read_text())
+    for user in config["users"]:
+        user["user"] = {"token": token}
+    return config
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 ``plan``, ``pod`` and ``template`` make the manifests of a job; ``reasons``, ``states`` and
 ``observed`` interpret the statuses of its pods; ``identity`` has their names and owners. These
 import nothing of Airflow and have no side effects. The others use the cluster: ``cluster`` is the
-client, ``access`` checks what it permits, ``lifecycle`` creates, adopts, restarts and ends,
-``owner`` keeps the event log, ``group`` follows a group and its ``logs``, and ``trigger`` does so
-while its task is deferred.
+client, ``access`` checks permissions and quotas, ``kueue`` is a queue, ``lifecycle`` creates,
+adopts, restarts and ends, ``owner`` keeps the event log, ``group`` follows a group and its
+``logs``, and ``trigger`` does so while its task is deferred.
 """

@@ -1,4 +1,4 @@
-"""Whether the cluster lets the backend run a job: permissions, a dry run, and errors explained.
+"""Whether the cluster lets the backend run a job: permissions, quotas, and a dry run.
 
 ``deploy/role.yaml`` grants exactly the permissions of this table; a test compares the two.
 """
@@ -6,8 +6,10 @@
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from kubernetes.utils.quantity import parse_quantity
 
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 from aerotrain.launch.backend import RetryLaterError
@@ -15,21 +17,16 @@ from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, UnavailableE
 from aerotrain_airflow.kubernetes.identity import (
     JOB_LABEL,
     ROLE_LABEL,
-    WORKLOAD,
-    annotations,
     in_the_way,
     is_an_owner,
     is_of_a_job,
 )
-from aerotrain_airflow.kubernetes.kueue import check_queue
 from aerotrain_airflow.kubernetes.plan import PodPlan
-from aerotrain_airflow.kubernetes.quota import too_small
 
 Manifest = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(NamedTuple):
     """One verb on one kind of object in a namespace."""
 
     verb: str
@@ -65,18 +62,14 @@ REQUIRED: tuple[Access, ...] = (
     Access("list", "", "events"),
 )
 
-#: Additional permissions for a Kueue queue: to check that it exists, to say why a group waits, to
-#: end its Workload, so that Kueue frees its quota and its pods, and to free a pod on a node that
-#: does not respond.
-WITH_KUEUE: tuple[Access, ...] = (
-    Access("get", "kueue.x-k8s.io", "localqueues"),
-    Access("get", "kueue.x-k8s.io", "workloads"),
-    Access("delete", "kueue.x-k8s.io", "workloads"),
-    Access("patch", "", "pods"),
-)
-
 #: To find out before the start whether a quota is too small. Without it, the start fails.
 OPTIONAL = Access("list", "", "resourcequotas")
+
+
+#: The keys of a quota that count pods. All others of pods are of the form ``limits.RESOURCE`` or
+#: ``requests.RESOURCE``; these three are short for requests.
+_COUNTS = ("pods", "count/pods")
+_REQUESTS = ("cpu", "memory", "ephemeral-storage")
 
 
 async def check_cluster(cluster: Cluster, plans: Sequence[PodPlan]) -> None:
@@ -86,8 +79,9 @@ async def check_cluster(cluster: Cluster, plans: Sequence[PodPlan]) -> None:
         FinalError: something is missing; the message says who can fix it.
         TemporaryError: the API is unavailable or lacks resources.
     """
-    needs = list(dict.fromkeys(need for plan in plans for need in _needed(plan)))
-    granted = await together(cluster.may(**asdict(need)) for need in needs)
+    needs = [Access(*need) for plan in plans for need in (*REQUIRED, *plan.queue.permissions)]
+    needs = list(dict.fromkeys(needs))
+    granted = await together(cluster.may(**need._asdict()) for need in needs)
     missing = [f"{need}" for need, may in zip(needs, granted, strict=True) if not may]
     if missing:
         raise FinalError(
@@ -95,58 +89,82 @@ async def check_cluster(cluster: Cluster, plans: Sequence[PodPlan]) -> None:
             "deploy/role.yaml, and with a queue its file in deploy/, applied there and bound to "
             "the account that Airflow uses"
         )
-    may_list = await cluster.may(**asdict(OPTIONAL))
+    may_list = await cluster.may(**OPTIONAL._asdict())
     quotas = await cluster.list("ResourceQuota") if may_list else []
     for plan in plans:
-        made = [await _dry_run(cluster, manifest) for manifest in _one_of_each(plan)]
-        pods = [each for each in made if each["kind"] == "Pod"]
-        _check_quotas(plan, pods, quotas)
-        await check_queue(cluster, pods)
+        # One manifest of each kind, and one pod per role: the others are like these.
+        alike = {
+            (each["kind"], each["metadata"]["labels"].get(ROLE_LABEL)): each
+            for each in (plan.owner, *plan.others)
+        }
+        made = [await _dry_run(cluster, manifest) for manifest in alike.values()]
+        check_quotas(plan, [each for each in made if each["kind"] == "Pod"], quotas)
+        await plan.queue.check(cluster)
 
 
 async def _dry_run(cluster: Cluster, manifest: Manifest) -> Manifest:
-    """The object that would be created, with the defaults of the cluster."""
-    try:
-        return await cluster.create(manifest, dry_run=True)
-    except ApiError as error:
-        if error.reason != "AlreadyExists":
-            raise
-        await _check_owned(cluster, manifest)
-    return manifest
+    """The object that would be created, with the defaults of the cluster.
 
-
-def _check_quotas(plan: PodPlan, pods: Sequence[Manifest], quotas: Sequence[Manifest]) -> None:
-    """Fail if a quota can never admit all pods; ``pods`` has one of each role."""
-    counts = Counter(each["metadata"]["labels"].get(ROLE_LABEL) for each in plan.others)
-    roles = [(pod, counts[pod["metadata"]["labels"][ROLE_LABEL]]) for pod in pods]
-    for name, key, needed, hard in too_small(roles, quotas):
-        raise FinalError(
-            f"the pods of {plan.job.name} need {needed} {key} together, and the quota {name} of "
-            f"namespace {plan.namespace} allows {hard}; ask for less or for fewer replicas, or "
-            "have the quota raised"
-        )
-
-
-def _needed(plan: PodPlan) -> tuple[Access, ...]:
-    return REQUIRED + (WITH_KUEUE if WORKLOAD in annotations(plan.owner) else ())
-
-
-def _one_of_each(plan: PodPlan) -> Iterable[Manifest]:
-    """One manifest of each kind, and one pod per role: the others are like these."""
-    alike = {
-        (each["kind"], each["metadata"]["labels"].get(ROLE_LABEL)): each
-        for each in (plan.owner, *plan.others)
-    }
-    return alike.values()
-
-
-async def _check_owned(cluster: Cluster, manifest: Manifest) -> None:
-    """Fail if an object that does not belong to the job has the manifest's name."""
+    Raises:
+        FinalError: an object that does not belong to the job has its name.
+    """
+    made = await cluster.create(manifest, dry_run=True)
+    if made is not None:
+        return made
     name, job = manifest["metadata"]["name"], manifest["metadata"]["labels"][JOB_LABEL]
     there = await cluster.get(manifest["kind"], name)
     is_ours = is_an_owner if manifest["kind"] == "ConfigMap" else is_of_a_job
     if there is not None and not is_ours(there, job):
         raise FinalError(in_the_way(there, cluster.namespace))
+    return manifest
+
+
+def check_quotas(plan: PodPlan, pods: Sequence[Manifest], quotas: Iterable[Manifest]) -> None:
+    """Fail if a quota can never admit all pods of the plan at once.
+
+    ``pods`` has one of each role, with all defaults that the API sets. What other pods use now is
+    not counted, because it may be free at the start. Quotas for some pods only, with scopes, are
+    left out.
+
+    Raises:
+        FinalError: one is too small.
+    """
+    counts = Counter(pod["metadata"]["labels"][ROLE_LABEL] for pod in plan.pods)
+    for quota in quotas:
+        if quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):
+            continue
+        for key, hard in (quota["spec"].get("hard") or {}).items():
+            needed = sum(
+                (
+                    _use(pod["spec"], key) * counts[pod["metadata"]["labels"][ROLE_LABEL]]
+                    for pod in pods
+                ),
+                Decimal(0),
+            )
+            if needed > parse_quantity(hard):
+                is_bytes = key.endswith(("memory", "storage"))
+                shown = f"{needed / 2**20:.0f}Mi" if is_bytes else f"{needed.normalize():f}"
+                raise FinalError(
+                    f"the pods of {plan.job.name} need {shown} {key} together, and the quota "
+                    f"{quota['metadata']['name']} of namespace {plan.namespace} allows {hard}; ask "
+                    "for less or for fewer replicas, or have the quota raised"
+                )
+
+
+def _use(spec: Manifest, key: str) -> Decimal:
+    """What one pod uses of the quota's ``key``; 0 for a key that does not concern pods."""
+    if key in _COUNTS:
+        return Decimal(1)
+    part, _, resource = (f"requests.{key}" if key in _REQUESTS else key).partition(".")
+    if part not in ("requests", "limits"):
+        return Decimal(0)
+
+    def amount(container: Manifest) -> Decimal:
+        amounts = (container.get("resources") or {}).get(part) or {}
+        return Decimal(parse_quantity(amounts.get(resource, 0)))
+
+    first = max(map(amount, spec.get("initContainers") or ()), default=Decimal(0))
+    return max(first, sum(map(amount, spec["containers"]), Decimal(0)))
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from aerotrain_airflow.kubernetes.cluster import Cluster
 from aerotrain_airflow.kubernetes.group import PodGroup
 from aerotrain_airflow.kubernetes.identity import Handle
 from aerotrain_airflow.kubernetes.lifecycle import PodClaim, end, end_pods
-from aerotrain_airflow.kubernetes.owner import events_of
+from aerotrain_airflow.kubernetes.owner import events_of, read_owner
 from aerotrain_airflow.kubernetes.plan import PodPlan, PodSettings, plan_pods
 from aerotrain_airflow.kubernetes.template import read_template
 
@@ -79,30 +79,26 @@ class KubernetesBackend:
             FinalError: a permission, the namespace or an object that pods need is missing.
             TemporaryError: the API does not respond, or lacks resources.
         """
-        async with self._cluster(self._settings.namespace) as cluster, errors_translated(cluster):
+        async with self._cluster(self._settings.namespace) as cluster:
             await check_cluster(cluster, plans)
 
     @asynccontextmanager
     async def claim(self, plan: PodPlan) -> AsyncIterator[PodClaim]:
         """Create or adopt the group of the plan; of two concurrent tries, one creates it."""
-        async with self._cluster(plan.namespace) as cluster, errors_translated(cluster):
+        async with self._cluster(plan.namespace) as cluster:
             yield PodClaim(cluster, plan, self._holder)
 
     @asynccontextmanager
     async def open(self, handle: str, emit: Emit, say: Report) -> AsyncIterator[PodGroup]:
         """Follow the group from here; a trigger does the same while its task is deferred."""
-        where = Handle.parse(handle)
-        async with (
-            self._cluster(where.namespace) as cluster,
-            errors_translated(cluster),
-            await PodGroup.find(cluster, where, self._holder, emit, say) as group,
-        ):
-            yield group
+        async with self._at(handle) as (cluster, where):
+            owner = await read_owner(cluster, where)
+            async with PodGroup(cluster, owner, self._holder, emit, say) as group:
+                yield group
 
     async def events(self, handle: str) -> list[Event]:
         """The events of the group, from its owner."""
-        where = Handle.parse(handle)
-        async with self._cluster(where.namespace) as cluster, errors_translated(cluster):
+        async with self._at(handle) as (cluster, where):
             owner = await cluster.get("ConfigMap", where.name)
             return events_of(owner) if owner and where.is_of(owner) else []
 
@@ -111,15 +107,24 @@ class KubernetesBackend:
 
         The rest of the group remains for the task, which may wait long for a worker's slot.
         """
-        where = Handle.parse(handle)
-        async with self._cluster(where.namespace) as cluster, errors_translated(cluster):
+        async with self._at(handle) as (cluster, where):
             await end_pods(cluster, where, self._holder)
 
     async def delete(self, handle: str) -> None:
         """Delete the group if this task try still holds it; its pods end within seconds."""
-        where = Handle.parse(handle)
-        async with self._cluster(where.namespace) as cluster, errors_translated(cluster):
+        async with self._at(handle) as (cluster, where):
             await end(cluster, where, self._holder)
 
-    def _cluster(self, namespace: str) -> Cluster:
-        return Cluster(self._conn_id, namespace, retry_for=self._retry_for)
+    @asynccontextmanager
+    async def _cluster(self, namespace: str) -> AsyncIterator[Cluster]:
+        async with (
+            Cluster(self._conn_id, namespace, retry_for=self._retry_for) as cluster,
+            errors_translated(cluster),
+        ):
+            yield cluster
+
+    @asynccontextmanager
+    async def _at(self, handle: str) -> AsyncIterator[tuple[Cluster, Handle]]:
+        where = Handle.parse(handle)
+        async with self._cluster(where.namespace) as cluster:
+            yield cluster, where

@@ -7,15 +7,8 @@ longer than everything else that a trigger does.
 import asyncio
 import json
 import time
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Coroutine,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
@@ -25,13 +18,7 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException
 
 from aerotrain.contract.errors import FinalError, backoff
-from aerotrain_airflow.kubernetes.lines import (
-    LONGEST,
-    Line,
-    LineSplitter,
-    moment,
-    readable,
-)
+from aerotrain_airflow.kubernetes.lines import LONGEST, Line, LineSplitter, moment, readable
 
 Manifest = Mapping[str, Any]
 T = TypeVar("T")
@@ -121,22 +108,25 @@ class Cluster:
     async def __aexit__(self, *error: object) -> None:
         await self._clients.aclose()
 
-    async def create(self, manifest: Manifest, *, dry_run: bool = False) -> dict[str, Any]:
-        """Create an object and return it; with ``dry_run`` only what would be created.
+    async def create(self, manifest: Manifest, *, dry_run: bool = False) -> dict[str, Any] | None:
+        """Create an object and return it, or None if its name is taken.
 
-        The API rejects fields that it does not define, such as one misspelt in a template.
+        With ``dry_run`` it is only what would be created. The API rejects fields that it does not
+        define, such as one misspelt in a template.
         """
         query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
-        return await self._json("POST", await self._path(manifest["kind"]), query, manifest)
+        try:
+            return await self._json("POST", await self._path(manifest["kind"]), query, manifest)
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                return None
+            raise
 
     async def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """The object, or None if it does not exist."""
-        try:
+        async with _missing_allowed():
             return await self._json("GET", await self._path(kind, name))
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        return None
 
     async def list(self, kind: str, *, labels: str = "", fields: str = "") -> list[dict[str, Any]]:
         """All objects that match the selectors."""
@@ -173,8 +163,8 @@ class Cluster:
 
     async def delete(
         self, kind: str, name: str, uid: str, version: str = "", *, force: bool = False
-    ) -> bool:
-        """Delete the object and, in the background, all that it owns; False if it does not exist.
+    ) -> None:
+        """Delete the object, if it exists, and in the background all that it owns.
 
         If it has another uid, or was changed since ``version``, the API returns 409 and keeps it.
         ``force`` deletes the object without waiting for its node.
@@ -183,13 +173,8 @@ class Cluster:
         body: dict[str, Any] = {"propagationPolicy": "Background", "preconditions": conditions}
         if force:
             body["gracePeriodSeconds"] = 0
-        try:
+        async with _missing_allowed():
             await self._json("DELETE", await self._path(kind, name), body=body)
-        except ApiError as error:
-            if error.status == 404:
-                return False
-            raise
-        return True
 
     async def may(self, **attributes: str) -> bool:
         """Whether the current account has the permission with these attributes, here."""
@@ -339,13 +324,9 @@ class Cluster:
 
     async def serves(self, kind: str) -> bool:
         """Whether the cluster has this kind of object: an extension may not be installed."""
-        try:
-            await self._path(kind)
-        except ApiError as error:
-            if error.status == 404:
-                return False
-            raise
-        return True
+        async with _missing_allowed():
+            return bool(await self._path(kind))
+        return False
 
     async def _path(self, kind: str, name: str = "") -> str:
         group, plural = _PLACES[kind]
@@ -363,6 +344,15 @@ class Cluster:
                 self._versions[kind] = path
                 return path
         raise ApiError(404, {"reason": "NotFound", "message": f"{group} has no {plural}"})
+
+
+@asynccontextmanager
+async def _missing_allowed() -> AsyncIterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        if error.status != 404:
+            raise
 
 
 def _stamped(line: Line) -> tuple[str, str]:
@@ -385,11 +375,17 @@ async def _answer(response: aiohttp.ClientResponse) -> dict[str, Any]:
     return found
 
 
-async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def together(works: Iterable[Coroutine[Any, Any, T]], at_once: int = 1000) -> list[T]:
     """The results of all, run concurrently; the first failure cancels the others and is raised."""
+    room = asyncio.Semaphore(at_once)
+
+    async def run(work: Coroutine[Any, Any, T]) -> T:
+        async with room:
+            return await work
+
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
+            tasks = [group.create_task(run(work)) for work in works]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]

@@ -6,10 +6,11 @@ in another process, can continue where the last one stopped.
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Any, Self
 
+from aerotrain.contract.errors import backoff
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
@@ -19,30 +20,120 @@ from aerotrain.launch.decision import Ended, GroupObservation, Restart
 from aerotrain.launch.history import History
 from aerotrain_airflow.kubernetes.access import errors_translated
 from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, UnavailableError, together
-from aerotrain_airflow.kubernetes.identity import (
-    CONTAINER,
-    JOB_LABEL,
-    WORKLOAD,
-    Handle,
-    annotations,
-    uid_of,
-)
-from aerotrain_airflow.kubernetes.kueue import why_not_admitted
+from aerotrain_airflow.kubernetes.identity import CONTAINER, JOB_LABEL, Handle, uid_of
+from aerotrain_airflow.kubernetes.kueue import queue_of
 from aerotrain_airflow.kubernetes.lifecycle import restart_pod, restore_shared
 from aerotrain_airflow.kubernetes.logs import PodLogs
 from aerotrain_airflow.kubernetes.observed import ObservedGroup
-from aerotrain_airflow.kubernetes.owner import EventLog, read_owner
+from aerotrain_airflow.kubernetes.owner import EventLog
 from aerotrain_airflow.kubernetes.states import created_at
-from aerotrain_airflow.kubernetes.watch import PodWatch, StopDetector
 
 Manifest = Mapping[str, Any]
 
-#: Seconds between two questions to Kueue why it does not admit the group, and between two checks
+#: Seconds between two questions to the queue why it does not admit the group, and two checks
 #: that what all pods need is there. A restart checks it, too.
-_ASK_KUEUE_EVERY, _RESTORE_EVERY = 20.0, 300.0
+_ASK_QUEUE_EVERY, _RESTORE_EVERY = 20.0, 300.0
 
 #: The number of failed replicas to explain, and of lines of each failed side-car.
 _EXPLAINED, _LAST_LINES = 5, 20
+
+#: Seconds per watch: a dead connection is noticed after this time.
+WATCH_SECONDS = 60
+
+#: Seconds between two lists of all pods, which find what a watch may have missed.
+RESYNC_SECONDS = 300
+
+#: Seconds between two retries while the API is unavailable, first and at most.
+_PAUSES = (0.5, 5.0)
+
+
+class PodWatch:
+    """Reports every change of the pods with these ``labels``, across failures of the API.
+
+    ``take`` gets each pod, and whether it is gone, and returns its replica if it is one of the
+    group. ``took_all`` gets the replicas whose pods were in a complete list, and when that began.
+    ``say`` gets messages about the API.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        labels: str,
+        take: Callable[[Manifest, bool], ReplicaName | None],
+        took_all: Callable[[set[ReplicaName], float], None],
+        say: Report,
+    ) -> None:
+        self._cluster = cluster
+        self._labels = labels
+        self._take = take
+        self._took_all = took_all
+        self._say = say
+        self._listed = float("-inf")
+        self._list_by = float("-inf")
+        self._open: asyncio.Timeout | None = None
+
+    def look_again(self) -> None:
+        """List all pods immediately, instead of waiting for a change."""
+        self._list_by = time.monotonic()
+        if self._open is not None:
+            self._open.reschedule(asyncio.get_running_loop().time())
+            self._open = None  # once is enough
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        version, pauses, away = "", backoff(*_PAUSES), 0.0
+        while True:
+            try:
+                if not version or self._is_list_due():
+                    version = await self._list()
+                if away:
+                    self._say(f"the Kubernetes API is back after {time.monotonic() - away:.0f} s")
+                    away, pauses = 0.0, backoff(*_PAUSES)
+                opened = time.monotonic()
+                version = await self._follow(version)
+                if time.monotonic() < opened + _PAUSES[0] and not self._is_list_due():
+                    await asyncio.sleep(_PAUSES[1])  # some proxies close every watch at once
+            except (ApiError, UnavailableError) as error:
+                version = ""
+                if isinstance(error, ApiError) and error.status == 410:
+                    continue  # the version is too old
+                if not away:
+                    away = time.monotonic()
+                    self._say(
+                        f"the Kubernetes API is away, or this process was stopped ({error}); the "
+                        "replicas continue"
+                    )
+                await asyncio.sleep(next(pauses))
+
+    def _is_list_due(self) -> bool:
+        return self._listed < max(self._list_by, time.monotonic() - RESYNC_SECONDS)
+
+    async def _list(self) -> str:
+        """Process all current pods; returns the version from which to watch."""
+        began, self._listed = time.time(), time.monotonic()
+        there: set[ReplicaName] = set()
+        version = ""
+        async for pods, version in self._cluster.pages("Pod", labels=self._labels):  # noqa: B007
+            there.update(name for pod in pods if (name := self._take(pod, False)) is not None)
+        self._took_all(there, began)
+        return version
+
+    async def _follow(self, version: str) -> str:
+        """Process changes until the watch ends or a list is due; returns the last version."""
+        events = self._cluster.watch(
+            "Pod", labels=self._labels, version=version, seconds=WATCH_SECONDS
+        )
+        try:
+            async with asyncio.timeout(None) as self._open, aclosing(events):
+                async for event in events:
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    if event["type"] != "BOOKMARK":
+                        self._take(event["object"], event["type"] == "DELETED")
+        except TimeoutError:
+            pass
+        finally:
+            self._open = None
+        return version
 
 
 class PodGroup:
@@ -56,31 +147,20 @@ class PodGroup:
         self.job = Job.from_json(owner["data"]["job.json"])
         self.created = created_at(owner)
         self._handle = Handle.of(owner)
-        self._workload = annotations(owner).get(WORKLOAD, "")
+        self._queue = queue_of(owner)
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
-        self._ignored: set[str] = set()  # pods of others
         self._logs = PodLogs(cluster, owner, self.job.names(), emit, self._spawn)
         self._log = EventLog(cluster, owner, holder)
-        self._observed = ObservedGroup(self.job.names(), self._handle, self._restarts)
-
-    @classmethod
-    async def find(
-        cls, cluster: Cluster, handle: Handle, holder: str, emit: Emit, say: Report
-    ) -> Self:
-        """The group with this handle.
-
-        Raises:
-            GroupGoneError: it does not exist.
-        """
-        return cls(cluster, await read_owner(cluster, handle), holder, emit, say)
+        self._observed = ObservedGroup(
+            self.job.names(), self._handle, self._restarts, is_gated=self._queue.is_gate
+        )
 
     async def __aenter__(self) -> Self:
         labels = f"{JOB_LABEL}={self._handle.name}"
-        pulse = StopDetector(self._say)
-        self._watch = PodWatch(self._cluster, labels, self._take, self._took_all, self._say, pulse)
-        background = [self._watch.run(), pulse.run(), self._restore()]
-        if self._workload:
+        self._watch = PodWatch(self._cluster, labels, self._take, self._took_all, self._say)
+        background = [self._watch.run(), self._restore()]
+        if self._queue.is_gate:
             background.append(self._say_why_it_is_queued())
         self._watching = [self._spawn(each) for each in background]
         return self
@@ -154,20 +234,17 @@ class PodGroup:
         return task
 
     def _take(self, pod: Manifest, gone: bool) -> ReplicaName | None:
-        name = self._observed.replica_of(pod)
-        if name is None:
-            self._ignore(pod["metadata"]["name"])
+        replicas, name = self._observed.replicas, self._observed.replica_of(pod)
+        before = replicas[name].seen if name in replicas else None
+        if name is None or self._observed.take(pod, gone=gone) is None:
             return None
-        known = self._observed.replicas.get(name)
-        before = known.seen if known else None
-        if self._observed.take(pod, gone=gone) is None:
-            return None
-        now = self._observed.replicas[name].seen
+        now = replicas[name].seen
         if now != before:
             self._say_change(name, before, now)
             self._changed.set()
         if not gone:
-            self._logs.follow(name, pod["metadata"]["name"], now, began=_has_begun(pod))
+            pod_name, began = pod["metadata"]["name"], _has_begun(pod)
+            self._logs.follow(name, pod_name, began=began, ended=now.state.ended)
         return name
 
     def _say_change(self, name: ReplicaName, before: Observation | None, now: Observation) -> None:
@@ -179,15 +256,15 @@ class PodGroup:
             self._say(f"{name} is on a node that is ready again")
 
     async def _say_why_it_is_queued(self) -> None:
-        """Say what Kueue says about this group while it does not admit it."""
+        """Say what the queue says about this group while it does not admit it."""
         said = ""
         while True:
-            await asyncio.sleep(_ASK_KUEUE_EVERY)
+            await asyncio.sleep(_ASK_QUEUE_EVERY)
             if not self._observed.is_queued:
                 said = ""
                 continue
             with suppress(ApiError, UnavailableError):
-                reason = await why_not_admitted(self._cluster, self._workload)
+                reason = await self._queue.why_not_admitted(self._cluster)
                 if reason not in ("", said):
                     self._say(f"Kueue does not admit {self._handle.name}: {reason}")
                     said = reason
@@ -197,14 +274,6 @@ class PodGroup:
             await asyncio.sleep(_RESTORE_EVERY)
             with suppress(ApiError, UnavailableError):  # the next check may be more fortunate
                 await restore_shared(self._cluster, self._handle, self.job)
-
-    def _ignore(self, pod: str) -> None:
-        if pod not in self._ignored:
-            self._ignored.add(pod)
-            self._say(
-                f"the pod {pod} has the label {JOB_LABEL} of {self._handle.name} and is none "
-                "of its replicas; it is ignored"
-            )
 
     def _took_all(self, there: set[ReplicaName], began: float) -> None:
         self._observed.looked_at_all(there, began)

@@ -5,7 +5,6 @@ uid is unique. So a group is identified by its owner's uid, its objects have tha
 references, and no other object is used, changed or deleted.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -27,15 +26,11 @@ HOLDER = "aerotrain/holder"
 STARTED = "aerotrain/started"
 POSITIONS = "aerotrain/positions"
 
-#: The same, if Kueue admits the group: the name of its Workload.
-WORKLOAD = "aerotrain/workload"
+#: The same: the queue that admits the group, as ``kueue:NAME``.
+QUEUE = "aerotrain/queue"
 
 #: An annotation of a restarted pod: the restart count.
 RESTARTS = "aerotrain/restarts"
-
-#: The finalizer of Kueue on every pod that it admits, and the label with the pod's queue.
-KUEUE = "kueue.x-k8s.io/managed"
-KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 
 #: The container that runs the replica; templates may add side-cars.
 CONTAINER = "replica"
@@ -78,33 +73,19 @@ class Handle:
         )
 
 
-def kueue_group(job: str, attempt: str) -> str:
-    """The name of the group that Kueue admits, which is also that of its Workload.
-
-    It is for this launch only: otherwise Kueue would count its pods as part of the previous group,
-    while it remembers that as finished.
-    """
-    launch = hashlib.sha256(attempt.encode()).hexdigest()[:8]
-    return f"{job[:54]}-{launch}"
-
-
 def pod_name(job: str, replica: ReplicaName, restarts: int = 0) -> str:
     """The name of a replica's pod at this restart count.
 
     Each has a name of its own, so that no restart waits for the name of a pod that is kept, by an
     unresponsive node or by a finalizer.
     """
-    return f"{job}-{replica}{_suffix(restarts)}"
-
-
-def _suffix(restarts: int) -> str:
-    return f"-r{restarts}" if restarts else ""
+    return f"{job}-{replica}{f'-r{restarts}' if restarts else ''}"
 
 
 def without_restarts(pod: Manifest) -> str:
     """The name that the replica's pod had before its restarts."""
     name: str = pod["metadata"]["name"]
-    return name.removesuffix(_suffix(restarts_of(pod)))
+    return name.removesuffix(f"-r{restarts_of(pod)}")
 
 
 def annotations(manifest: Manifest) -> Mapping[str, str]:

@@ -1,84 +1,154 @@
-"""A group that Kueue admits: why it waits, and how its quota and its pods are freed.
+"""The queue that admits the pods of a group: ``Queue`` is the interface, ``Kueue`` implements it.
 
-Kueue represents the group by a Workload, which has the quota until it is deleted. Kueue keeps each
-pod by a finalizer, until it has failed and another one has replaced it.
+All that concerns Kueue is in this module. The backend calls only the methods of ``Queue``.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from aerotrain.contract.errors import FinalError
-from aerotrain_airflow.kubernetes.cluster import Cluster
-from aerotrain_airflow.kubernetes.identity import (
-    KUEUE,
-    KUEUE_QUEUE,
-    WORKLOAD,
-    Handle,
-    annotations,
-    kueue_group,
-    uid_of,
-)
+from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain_airflow.kubernetes.identity import ATTEMPT, QUEUE, Handle, annotations, uid_of
+
+if TYPE_CHECKING:
+    from aerotrain_airflow.kubernetes.cluster import Cluster
 
 Manifest = Mapping[str, Any]
 
+#: The finalizer by which Kueue keeps a pod until it has failed and another one has replaced it.
+_FINALIZER = "kueue.x-k8s.io/managed"
 
-async def check_queue(cluster: Cluster, pods: Sequence[Manifest]) -> None:
-    """Check that Kueue and the queue of these pods exist; otherwise nothing would admit them.
 
-    Raises:
-        FinalError: they do not.
+class Queue:
+    """No queue: a pod is placed as soon as it exists. A queue overrides what it needs."""
+
+    #: Additional permissions: verb, group and resource of each.
+    permissions: tuple[tuple[str, str, str], ...] = ()
+
+    #: Whether pods may wait for their admission, which does not count as their time to start.
+    is_gate = False
+
+    def metadata(self, role: str, count: int) -> dict[str, Any]:
+        """Labels and annotations of a pod of this role, of ``count`` pods of the group."""
+        return {}
+
+    async def check(self, cluster: "Cluster") -> None:
+        """Fail if the queue does not exist.
+
+        Raises:
+            FinalError: nothing would admit the pods.
+        """
+
+    async def why_not_admitted(self, cluster: "Cluster") -> str:
+        """What the queue says about a group that it does not admit; empty if it says nothing."""
+        return ""
+
+    async def end(self, cluster: "Cluster") -> None:
+        """Give back what the group has of the queue, before its pods are deleted."""
+
+    async def release(self, cluster: "Cluster", pod: Manifest) -> None:
+        """Let the deletion of a pod finish."""
+
+
+class Kueue(Queue):
+    """A LocalQueue of Kueue, for the group of one attempt of a job.
+
+    Kueue represents the group by a Workload, which has the quota until it is deleted. Group and
+    Workload have the same name, for this launch only: otherwise Kueue would count its pods as part
+    of the previous group, while it remembers that as finished.
+
+    https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/
     """
-    for name in {pod["metadata"]["labels"].get(KUEUE_QUEUE) for pod in pods} - {None}:
+
+    #: To check that the queue exists, to say why a group waits, to end its Workload, so that Kueue
+    #: frees its quota and its pods, and to free a pod on a node that does not respond.
+    permissions = (
+        ("get", "kueue.x-k8s.io", "localqueues"),
+        ("get", "kueue.x-k8s.io", "workloads"),
+        ("delete", "kueue.x-k8s.io", "workloads"),
+        ("patch", "", "pods"),
+    )
+    is_gate = True
+
+    def __init__(self, name: str, job: str, attempt: str) -> None:
+        self._name = name
+        self._group = f"{job[:54]}-{hashlib.sha256(attempt.encode()).hexdigest()[:8]}"
+
+    def metadata(self, role: str, count: int) -> dict[str, Any]:
+        return {
+            "labels": {
+                "kueue.x-k8s.io/queue-name": self._name,
+                "kueue.x-k8s.io/pod-group-name": self._group,
+            },
+            # By default Kueue hashes resources and affinity, and so a restarted pod that has more
+            # memory or avoids a node would replace none of its role.
+            "annotations": {
+                "kueue.x-k8s.io/pod-group-total-count": str(count),
+                "kueue.x-k8s.io/role-hash": role,
+            },
+        }
+
+    async def check(self, cluster: "Cluster") -> None:
+        setting = f"[aerotrain] queue, which is kueue:{self._name}"
         if not await cluster.serves("LocalQueue"):
             raise FinalError(
                 "the cluster serves no API kueue.x-k8s.io with LocalQueues; have Kueue installed, "
-                f"or unset [aerotrain] queue, which is kueue:{name}"
+                f"or unset {setting}"
             )
-        if await cluster.get("LocalQueue", name) is None:
+        if await cluster.get("LocalQueue", self._name) is None:
             raise FinalError(
-                f"there is no LocalQueue {name} in namespace {cluster.namespace}; create it, or "
-                f"set [aerotrain] queue, which is kueue:{name}, to another one"
+                f"there is no LocalQueue {self._name} in namespace {cluster.namespace}; create it, "
+                f"or set {setting}, to another one"
             )
 
+    async def why_not_admitted(self, cluster: "Cluster") -> str:
+        there = await cluster.get("Workload", self._group) or {}
+        said = {each["type"]: each for each in there.get("status", {}).get("conditions") or ()}
+        for kind, status in (
+            ("Evicted", "True"),
+            ("QuotaReserved", "False"),
+            ("Admitted", "False"),
+        ):
+            if said.get(kind, {}).get("status") == status:
+                return str(said[kind].get("message", ""))
+        return ""
 
-async def why_not_admitted(cluster: Cluster, workload: str) -> str:
-    """What Kueue says about a Workload that it does not admit; empty if it says nothing."""
-    there = await cluster.get("Workload", workload) or {}
-    conditions = there.get("status", {}).get("conditions") or ()
-    said = {each["type"]: each for each in conditions}
-    for kind, status in (("Evicted", "True"), ("QuotaReserved", "False"), ("Admitted", "False")):
-        if said.get(kind, {}).get("status") == status:
-            return str(said[kind].get("message", ""))
-    return ""
+    async def end(self, cluster: "Cluster") -> None:
+        """Delete the Workload, if there is one.
+
+        Otherwise Kueue would wait for replacements of the pods that fail or are deleted: it would
+        keep their quota, and by its finalizer the pods.
+        """
+        there = await cluster.get("Workload", self._group)
+        if there is not None:
+            await cluster.delete("Workload", self._group, uid_of(there))
+
+    async def release(self, cluster: "Cluster", pod: Manifest) -> None:
+        finalizers = pod["metadata"].get("finalizers") or []
+        if _FINALIZER in finalizers:
+            change = {"finalizers": [each for each in finalizers if each != _FINALIZER]}
+            await cluster.patch("Pod", pod["metadata"]["name"], uid_of(pod), metadata=change)
 
 
-async def delete_workload(cluster: Cluster, owner: Manifest) -> None:
-    """Delete the Workload of the owner's group, if it has one.
+def queue_named(setting: str, job: str, attempt: str) -> Queue:
+    """The queue that ``[aerotrain] queue`` names, as ``kueue:NAME``, for an attempt of a job.
 
-    Otherwise Kueue would wait for replacements of the pods that fail or are deleted: it would keep
-    their quota, and by its finalizer the pods.
+    Raises:
+        SpecError: it names none.
     """
-    if name := annotations(owner).get(WORKLOAD):
-        await _delete(cluster, name)
+    system, _, name = setting.partition(":")
+    if setting and (system != "kueue" or not name):
+        raise SpecError(f"[aerotrain] queue is {setting!r}; write kueue:NAME, or nothing")
+    return Kueue(name, job, attempt) if setting else Queue()
 
 
-async def delete_workload_without_owner(cluster: Cluster, handle: Handle) -> None:
-    """Delete the Workload of a group, if it has one, after its owner was deleted by hand."""
-    may = {"verb": "get", "group": "kueue.x-k8s.io", "resource": "workloads"}
-    if await cluster.may(**may):  # else there may be no Kueue
-        await _delete(cluster, kueue_group(handle.name, handle.attempt))
+def queue_of(owner: Manifest) -> Queue:
+    """The queue of the group with this owner."""
+    values = annotations(owner)
+    return queue_named(values.get(QUEUE, ""), owner["metadata"]["name"], values[ATTEMPT])
 
 
-async def _delete(cluster: Cluster, workload: str) -> None:
-    there = await cluster.get("Workload", workload)
-    if there is not None:
-        await cluster.delete("Workload", workload, uid_of(there))
-
-
-async def release(cluster: Cluster, pod: Manifest) -> None:
-    """Remove the finalizer of Kueue from a pod, if it has one."""
-    finalizers = pod["metadata"].get("finalizers") or []
-    if KUEUE in finalizers:
-        others = [each for each in finalizers if each != KUEUE]
-        change = {"finalizers": others}
-        await cluster.patch("Pod", pod["metadata"]["name"], uid_of(pod), metadata=change)
+async def end_without_owner(cluster: "Cluster", handle: Handle) -> None:
+    """Give back what a group has of its queue, after its owner was deleted by hand."""
+    if await cluster.may(verb="get", group="kueue.x-k8s.io", resource="workloads"):
+        await Kueue("", handle.name, handle.attempt).end(cluster)  # else there may be no Kueue

@@ -9,7 +9,6 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from logging import getLogger
 from typing import Any
 
@@ -17,7 +16,7 @@ from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
-from aerotrain.launch.backend import ExistingGroup, GroupGoneError
+from aerotrain.launch.backend import ExistingGroup
 from aerotrain.launch.decision import Ended, Observations, Restart
 from aerotrain.launch.history import History
 from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, together
@@ -41,16 +40,12 @@ from aerotrain_airflow.kubernetes.identity import (
     uid_of,
     without_restarts,
 )
-from aerotrain_airflow.kubernetes.kueue import (
-    delete_workload,
-    delete_workload_without_owner,
-    release,
-)
+from aerotrain_airflow.kubernetes.kueue import Queue, end_without_owner, queue_of
 from aerotrain_airflow.kubernetes.observed import ObservedGroup
 from aerotrain_airflow.kubernetes.owner import (
     TEMPLATES,
-    EventLog,
     events_of,
+    log_data,
     owner_of,
     read_owner,
 )
@@ -126,15 +121,11 @@ class PodClaim:
 
         None if its name was taken, or if a quota had no room, until the start deadline.
         """
-        try:
-            owner = await self._cluster.create(owner_of(self._plan, self._holder))
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
-            found = await self._cluster.get("ConfigMap", self._name)
-            if found is None or not self._is_incomplete(found):
+        owner = await self._cluster.create(owner_of(self._plan, self._holder))
+        if owner is None:
+            owner = await self._cluster.get("ConfigMap", self._name)
+            if owner is None or not self._is_incomplete(owner):
                 return None
-            owner = found
         try:
             await self._complete(owner)
         except BaseException as error:  # an incomplete group is of no use, and has what others need
@@ -159,18 +150,20 @@ class PodClaim:
         owner = await self._owner_of(found)
         if owner is None:
             return False
-        version, holder = owner["metadata"]["resourceVersion"], {HOLDER: self._holder}
+        adopted = Event(event=EventType.ADOPT, at=time.time(), because=self._holder)
         try:
-            owner = await self._annotate(owner, holder, version)
+            await self._cluster.patch(
+                "ConfigMap",
+                self._name,
+                uid_of(owner),
+                owner["metadata"]["resourceVersion"],
+                metadata={"annotations": {HOLDER: self._holder}},
+                data=log_data([*events_of(owner), adopted]),
+            )
         except ApiError as error:
             if error.status in (404, 409):
                 return False
             raise
-        adopted = Event(event=EventType.ADOPT, at=time.time(), because=self._holder)
-        log = EventLog(self._cluster, owner, self._holder)
-        with suppress(GroupGoneError):
-            while not await log.append([adopted]):
-                pass  # its follower has just added an event
         return True
 
     async def delete(self, found: ExistingGroup) -> None:
@@ -178,7 +171,8 @@ class PodClaim:
         owner = await self._owner_of(found)
         if owner is None:
             return
-        await delete_workload(self._cluster, owner)
+        queue = queue_of(owner)
+        await queue.end(self._cluster)
         await self._cluster.delete("ConfigMap", self._name, uid_of(owner))
         began = time.monotonic()
         while True:
@@ -187,7 +181,7 @@ class PodClaim:
                 return
             if time.monotonic() > began + _deleted_within(pods):
                 for pod in pods:
-                    await _delete_pod(self._cluster, pod, force=True)
+                    await _delete_pod(self._cluster, pod, queue, force=True)
             await asyncio.sleep(_LOOK_EVERY)
 
     async def _owner_of(self, found: ExistingGroup) -> dict[str, Any] | None:
@@ -205,42 +199,14 @@ class PodClaim:
             and not is_being_deleted(owner)
         )
 
-    async def _annotate(
-        self, owner: Manifest, values: Mapping[str, str], version: str = ""
-    ) -> dict[str, Any]:
-        name, uid, change = self._name, uid_of(owner), {"annotations": values}
-        return await self._cluster.patch("ConfigMap", name, uid, version, metadata=change)
-
     async def _complete(self, owner: Manifest) -> None:
         """Create all other objects: first what pods need, then all pods concurrently."""
-        room = asyncio.Semaphore(_AT_ONCE)
-
-        async def create(manifest: Manifest) -> None:
-            async with room:
-                await self._create(manifest, owner)
-
-        pods = [each for each in self._plan.others if each["kind"] == "Pod"]
-        before = [each for each in self._plan.others if each["kind"] != "Pod"]
-        for manifests in (before, pods):
-            await together(map(create, manifests))
-        await self._annotate(owner, {STARTED: "true"})
-
-    async def _create(self, manifest: Manifest, owner: Manifest) -> None:
-        """Create one object; wait for one of the same name and another owner to be deleted."""
-        began = time.monotonic()
-        while True:
-            try:
-                await self._cluster.create(owned(manifest, owner))
-                return
-            except ApiError as error:
-                if error.reason != "AlreadyExists":
-                    raise
-                there = await self._cluster.get(manifest["kind"], manifest["metadata"]["name"])
-                if there is not None and is_owned_by(there, uid_of(owner)):
-                    return
-                if time.monotonic() > began + _deleted_within([there] if there else []):
-                    raise TemporaryError(in_the_way(manifest, self._plan.namespace)) from error
-                await asyncio.sleep(_LOOK_EVERY)
+        for are_pods in (False, True):
+            manifests = [each for each in self._plan.others if (each["kind"] == "Pod") is are_pods]
+            works = (_create(self._cluster, manifest, owner) for manifest in manifests)
+            await together(works, at_once=_AT_ONCE)
+        started = {"annotations": {STARTED: "true"}}
+        await self._cluster.patch("ConfigMap", self._name, uid_of(owner), metadata=started)
 
     async def _seen(self, owner: Manifest, events: Sequence[Event]) -> Observations:
         """The current observation of every replica of the owner's group."""
@@ -248,6 +214,7 @@ class PodClaim:
             self._plan.job.names(),
             Handle.of(owner),
             lambda name: History.of(name, events).restarts,
+            is_gated=queue_of(owner).is_gate,
         )
         began = time.time()
         pods = await self._cluster.list("Pod", labels=f"{JOB_LABEL}={self._name}")
@@ -256,17 +223,20 @@ class PodClaim:
         return observed.seen
 
 
+async def _held(cluster: Cluster, handle: Handle, holder: str) -> dict[str, Any] | None:
+    """The owner of the group, if it exists and ``holder`` still holds it."""
+    owner = await cluster.get("ConfigMap", handle.name)
+    if owner is None:
+        await end_without_owner(cluster, handle)
+        return None
+    return owner if handle.is_of(owner) and annotations(owner)[HOLDER] == holder else None
+
+
 async def end(cluster: Cluster, handle: Handle, holder: str) -> None:
     """Delete the group with this handle, if it exists and ``holder`` still holds it."""
-    while True:
-        owner = await cluster.get("ConfigMap", handle.name)
-        if owner is None:
-            await delete_workload_without_owner(cluster, handle)
-            return
-        if not handle.is_of(owner) or annotations(owner)[HOLDER] != holder:
-            return
+    while (owner := await _held(cluster, handle, holder)) is not None:
         version = owner["metadata"]["resourceVersion"]
-        await delete_workload(cluster, owner)
+        await queue_of(owner).end(cluster)
         try:
             await cluster.delete("ConfigMap", handle.name, uid_of(owner), version)
             return
@@ -277,22 +247,13 @@ async def end(cluster: Cluster, handle: Handle, holder: str) -> None:
 
 async def end_pods(cluster: Cluster, handle: Handle, holder: str) -> None:
     """Delete the pods of the group, if its end is recorded and ``holder`` holds it."""
-    owner = await cluster.get("ConfigMap", handle.name)
-    if owner is None:
-        await delete_workload_without_owner(cluster, handle)
-        return
-    if not handle.is_of(owner) or annotations(owner)[HOLDER] != holder:
-        return
-    if Ended.recorded_in(events_of(owner)) is None:
-        return  # its followers would restart the pods
-    await delete_workload(cluster, owner)
-    room = asyncio.Semaphore(_AT_ONCE)
-
-    async def delete(pod: Manifest) -> None:
-        async with room:
-            await _delete_pod(cluster, pod, force=False)
-
-    await together(map(delete, await _pods_of(cluster, owner)))
+    owner = await _held(cluster, handle, holder)
+    if owner is None or Ended.recorded_in(events_of(owner)) is None:
+        return  # without a recorded end, its followers would restart the pods
+    queue = queue_of(owner)
+    await queue.end(cluster)
+    works = (_delete_pod(cluster, pod, queue) for pod in await _pods_of(cluster, owner))
+    await together(works, at_once=_AT_ONCE)
 
 
 async def _pods_of(
@@ -308,6 +269,22 @@ async def _pods_of(
     if replica is None:
         return own
     return [pod for pod in own if without_restarts(pod) == pod_name(job, replica)]  # no copies
+
+
+async def _create(cluster: Cluster, manifest: Manifest, owner: Manifest) -> None:
+    """Create one object of the group; wait for one of the same name and another owner to go.
+
+    Raises:
+        TemporaryError: it remains.
+    """
+    began = time.monotonic()
+    while await cluster.create(owned(manifest, owner)) is None:
+        there = await cluster.get(manifest["kind"], manifest["metadata"]["name"])
+        if there is not None and is_owned_by(there, uid_of(owner)):
+            return
+        if time.monotonic() > began + _deleted_within([there] if there else []):
+            raise TemporaryError(in_the_way(manifest, cluster.namespace))
+        await asyncio.sleep(_LOOK_EVERY)
 
 
 async def restart_pod(
@@ -332,39 +309,31 @@ async def restart_pod(
         alive = [pod for pod in pods if not has_ended(pod)]
         for pod in pods:
             if force or not is_being_deleted(pod):
-                await _delete_pod(cluster, pod, force=force)
+                await _delete_pod(cluster, pod, queue_of(owner), force=force)
         if force or not alive:
-            pod = replica_pod(
-                json.loads(owner["data"][TEMPLATES])[name.role.value],
-                handle.name,
-                name,
-                restarts=count,
-                avoid=restart.avoid.get(name, ""),
-                memory=restart.memory.get(name, 1.0),
-            )
-            try:
-                await cluster.create(owned(pod, owner))
-                return
-            except ApiError as error:
-                if error.reason != "AlreadyExists":
-                    raise
-                if is_late:
-                    raise TemporaryError(in_the_way(pod, handle.namespace)) from error
+            break
         await asyncio.sleep(_LOOK_EVERY)
+    pod = replica_pod(
+        json.loads(owner["data"][TEMPLATES])[name.role.value],
+        handle.name,
+        name,
+        restarts=count,
+        avoid=restart.avoid.get(name, ""),
+        memory=restart.memory.get(name, 1.0),
+    )
+    await _create(cluster, pod, owner)
 
 
 async def restore_shared(cluster: Cluster, handle: Handle, job: Job) -> None:
     """Create again what all pods of the group need, if it was deleted by hand."""
     owner = {"metadata": {"name": handle.name, "uid": handle.uid}}
     for manifest in shared_objects(job, handle.namespace):
-        try:
-            await cluster.create(owned(manifest, owner))
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
+        await cluster.create(owned(manifest, owner))
 
 
-async def _delete_pod(cluster: Cluster, pod: Manifest, *, force: bool) -> None:
+async def _delete_pod(
+    cluster: Cluster, pod: Manifest, queue: Queue, *, force: bool = False
+) -> None:
     """Delete exactly this pod; another one that has its name meanwhile remains."""
     name, uid = pod["metadata"]["name"], uid_of(pod)
     try:
@@ -372,7 +341,7 @@ async def _delete_pod(cluster: Cluster, pod: Manifest, *, force: bool) -> None:
         # Kueue removes its finalizer once a failed pod is replaced, but counts one of another phase
         # as running, and deletes the pod that is created in its place.
         if force or pod["status"].get("phase") == "Succeeded":
-            await release(cluster, pod)
+            await queue.release(cluster, pod)
     except ApiError as error:
         if error.status not in (404, 409):
             raise

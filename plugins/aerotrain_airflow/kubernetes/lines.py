@@ -1,10 +1,9 @@
 """Splits a stream into lines of any length; only a bounded part of each is kept."""
 
-import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 
 #: The bytes kept of a replica's line: nodes write lines in pieces of 16 KiB, and longer lines than
 #: this are not useful in a log.
@@ -56,12 +55,9 @@ class LineSplitter:
 
 def readable(line: Line, longest: int = LONGEST) -> str:
     """The line as text of at most ``longest`` bytes, and a note of how many were cut."""
-    if not line.cut and len(line.head) <= longest:
-        return line.head.decode(errors="replace")
-    # No character is cut in the middle.
-    text, kept = codecs.utf_8_decode(line.head[:longest], "replace", False)
-    cut = line.cut + len(line.head) - kept
-    return f"{text} [{cut} more bytes of this line were cut]"
+    cut = line.cut + max(0, len(line.head) - longest)
+    text = line.head[:longest].decode(errors="replace")
+    return f"{text} [{cut} more bytes of this line were cut]" if cut else text
 
 
 def moment(stamp: str) -> str:
@@ -73,8 +69,5 @@ def moment(stamp: str) -> str:
     if found is None:
         return ""
     second, fraction, zone = found.groups()
-    if zone != "Z":
-        hours, minutes = int(zone[:3]), int(zone[0] + zone[4:])
-        ahead = timedelta(hours=hours, minutes=minutes)
-        second = (datetime.fromisoformat(second) - ahead).isoformat()
-    return f"{second}.{fraction or '':0<9}Z"
+    at = datetime.fromisoformat(second + zone.replace("Z", "+00:00")).astimezone(UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{fraction or '':0<9}Z"

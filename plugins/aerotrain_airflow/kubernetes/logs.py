@@ -14,7 +14,6 @@ from typing import Any
 
 from aerotrain.contract.errors import backoff
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain.contract.status import Observation
 from aerotrain.launch.backend import Emit, LogLine
 from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, UnavailableError
 from aerotrain_airflow.kubernetes.identity import CONTAINER, POSITIONS, Handle, annotations
@@ -29,13 +28,11 @@ LIVE = 16
 #: killed. One that is replaced stores them at its end.
 _GATHER, STORE_EVERY = 2.0, 60.0
 
-#: Seconds that the logs of ended replicas may take to arrive.
-_REST = 10.0
+#: Seconds that the logs of ended replicas may take to arrive, and those of one that is about to be
+#: restarted.
+_REST, _LAST_LINES = 10.0, 2.0
 
-#: The same for a replica that is about to be restarted.
-_LAST_LINES = 2.0
-
-_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+_PAUSES = (0.5, 5.0)
 
 #: The roles whose lines matter most, if there are more replicas than streams.
 _ORDER = (Role.CHIEF, Role.PS, Role.EVALUATOR, Role.DISPATCHER, Role.WORKER, Role.INPUT)
@@ -62,38 +59,35 @@ class PodLogs:
         self._handle = Handle.of(owner)
         self._emit = emit
         self._spawn = spawn
-        # By replica, the times of the last line that was emitted, and of the last that was read.
+        # By replica, the times of the last line that was emitted, stored, and read.
         stored = json.loads(annotations(owner).get(POSITIONS, "{}"))
         self._emitted = {name: at for name, stamp in stored.items() if (at := moment(stamp))}
-        self._read_to = dict(self._emitted)
-        self._stored = dict(self._emitted)
+        self._stored, self._read_to = dict(self._emitted), dict(self._emitted)
         self._store_at = time.monotonic() + STORE_EVERY
         self._collected: list[tuple[str, LogLine]] = []
         ranked = sorted(names, key=lambda name: (_ORDER.index(name.role), name.index))
         self._ended = {name: asyncio.Event() for name in ranked}
         self._live = set(ranked[:LIVE])
-        self._begun: set[ReplicaName] = set()
-        self._pods: dict[ReplicaName, str] = {}
+        self._pods: dict[ReplicaName, str] = {}  # of the replicas that began
         self._streams: dict[ReplicaName, asyncio.Task[None]] = {}
         self._new = asyncio.Event()
         self._emitting = self._spawn(self._emit_on())
 
-    def follow(self, name: ReplicaName, pod: str, seen: Observation, *, began: bool) -> None:
+    def follow(self, name: ReplicaName, pod: str, *, began: bool, ended: bool) -> None:
         """Stream the lines of its ``pod`` once it ``began``; read once more after it has ended."""
-        self._pods[name] = pod
-        if seen.state.ended:
+        if ended:
             self._ended[name].set()
         if began:
-            self._begun.add(name)
-        if began and name not in self._streams and (name in self._live or seen.state.ended):
-            self._streams[name] = self._spawn(self._stream(name))
+            self._pods[name] = pod
+        if began and name not in self._streams and (name in self._live or ended):
+            self._streams[name] = self._spawn(self._stream(name, pod))
 
     async def restart(self, names: Iterable[ReplicaName]) -> None:
         """Read the remaining lines of these replicas, and prepare for their restart."""
         last = [self._streams.pop(name) for name in names if name in self._streams]
         for name in names:
             self._ended[name] = asyncio.Event()
-            self._begun.discard(name)
+            self._pods.pop(name, None)
         if last:
             await asyncio.wait(last, timeout=_LAST_LINES)
         for stream in last:
@@ -102,10 +96,13 @@ class PodLogs:
     async def finish(self) -> None:
         """Wait for the lines of ended replicas, and read the logs that were not streamed."""
         ended = [stream for name, stream in self._streams.items() if self._ended[name].is_set()]
-        rest = [self._read(name, follow=False) for name in self._begun - self._streams.keys()]
-        waiting = [*ended, *map(asyncio.ensure_future, rest)]
-        if waiting:
-            await asyncio.wait(waiting, timeout=_REST)
+        rest = [
+            asyncio.ensure_future(self._read(name, pod, follow=False))
+            for name, pod in self._pods.items()
+            if name not in self._streams
+        ]
+        if ended or rest:
+            await asyncio.wait([*ended, *rest], timeout=_REST)
 
     async def close(self) -> None:
         """Stop reading, and emit what was read."""
@@ -118,27 +115,26 @@ class PodLogs:
         finally:
             await self._store()
 
-    async def _stream(self, name: ReplicaName) -> None:
-        ended, pauses = self._ended[name], backoff(_PAUSE, _LONGEST_PAUSE)
+    async def _stream(self, name: ReplicaName, pod: str) -> None:
+        ended, pauses = self._ended[name], backoff(*_PAUSES)
         while True:
-            whole = ended.is_set()  # checked first: a read after the end is complete
-            if await self._read(name, follow=not whole) and whole:
+            is_last = ended.is_set()  # checked first: a read after the end is complete
+            if await self._read(name, pod, follow=not is_last) and is_last:
                 return
             pause = next(pauses)
-            if whole:
+            if is_last:
                 await asyncio.sleep(pause)
             else:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await ended.wait()
 
-    async def _read(self, name: ReplicaName, *, follow: bool) -> bool:
+    async def _read(self, name: ReplicaName, pod: str, *, follow: bool) -> bool:
         """Read the new lines; returns whether the log was read to its end."""
         since = self._read_to.get(str(name), "")
         try:
-            async for stamp, text in self._cluster.log(
-                self._pods[name], container=CONTAINER, since=since, follow=follow
-            ):
+            lines = self._cluster.log(pod, container=CONTAINER, since=since, follow=follow)
+            async for stamp, text in lines:
                 if stamp > since:
                     self._collected.append((stamp, LogLine(name, text)))
                     self._read_to[str(name)] = stamp
@@ -167,11 +163,10 @@ class PodLogs:
     async def _store(self) -> None:
         """Store the positions of the emitted lines with the owner, if there are new ones."""
         self._store_at = time.monotonic() + STORE_EVERY
-        if self._emitted == self._stored:
-            return
         emitted = dict(self._emitted)
-        positions = {"annotations": {POSITIONS: json.dumps(emitted)}}
-        with suppress(ApiError, UnavailableError):  # the next positions include these
-            name, uid = self._handle.name, self._handle.uid
-            await self._cluster.patch("ConfigMap", name, uid, metadata=positions)
-            self._stored = emitted
+        if emitted != self._stored:
+            positions = {"annotations": {POSITIONS: json.dumps(emitted)}}
+            with suppress(ApiError, UnavailableError):  # the next positions include these
+                name, uid = self._handle.name, self._handle.uid
+                await self._cluster.patch("ConfigMap", name, uid, metadata=positions)
+                self._stored = emitted

@@ -12,7 +12,6 @@ from typing import Any
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Observation, State
 from aerotrain_airflow.kubernetes.identity import (
-    KUEUE_QUEUE,
     Handle,
     is_owned_by,
     pod_name,
@@ -20,12 +19,7 @@ from aerotrain_airflow.kubernetes.identity import (
     uid_of,
     without_restarts,
 )
-from aerotrain_airflow.kubernetes.states import (
-    created_at,
-    is_gated,
-    observe_pod,
-    started_at,
-)
+from aerotrain_airflow.kubernetes.states import created_at, is_gated, observe_pod, started_at
 
 Manifest = Mapping[str, Any]
 
@@ -35,43 +29,22 @@ _REQUESTED = Observation(state=State.PENDING, reason="waits for its pod to be cr
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedReplica:
-    """One replica: its observation, and since when, as times of ``time.time()``.
+    """One replica: what was observed of its pod, and that pod's name and uid, empty without one.
 
-    ``waits_since`` is when its pod was created, requested, or admitted by its queue, and None
-    before that; ``started`` is when its container started, or None. ``pod`` (its name), ``uid``,
-    ``restarts`` (the restart count) and ``node`` are those of its pod; ``restarts`` is None if its
-    pod was never observed.
+    ``started`` is when its container started, by ``time.time()``, or None.
     """
 
     seen: Observation
-    waits_since: float | None = None
     started: float | None = None
     pod: str = ""
     uid: str = ""
-    restarts: int | None = 0
-    node: str = ""
-
-    @property
-    def observation(self) -> Observation:
-        """The observation for the controller; a replica that has started has no waiting time."""
-        waits = self.seen.state is State.PENDING and self.started is None
-        return replace(
-            self.seen,
-            restarts=self.restarts,
-            node=self.node,
-            waits_since=self.waits_since if waits else None,
-        )
-
-    def is_end_of(self, restarts: int) -> bool:
-        """Whether the replica has ended, and was not restarted to this restart count since."""
-        return self.seen.state.ended and self.restarts is not None and restarts <= self.restarts
 
 
 class ObservedGroup:
     """The replicas ``names`` of the group, each according to its newest pod.
 
-    ``restarts`` gives the restart count of a replica; older pods of it are not used. ``clock`` is
-    ``time.time``, or another one.
+    ``restarts`` gives the restart count of a replica; older pods of it are not used. ``is_gated``
+    says that a queue admits the pods; ``clock`` is ``time.time``, or another one.
     """
 
     def __init__(
@@ -79,11 +52,14 @@ class ObservedGroup:
         names: Iterable[ReplicaName],
         handle: Handle,
         restarts: Callable[[ReplicaName], int],
+        *,
+        is_gated: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._pods = {pod_name(handle.name, name): name for name in names}
         self._uid = handle.uid
         self._restarts = restarts
+        self._is_gated = is_gated
         self._clock = clock
         # When the pod of a restarted replica was created; infinite until then.
         self._created_at: dict[ReplicaName, float] = {}
@@ -95,13 +71,13 @@ class ObservedGroup:
     @property
     def seen(self) -> dict[ReplicaName, Observation]:
         """The observations of the replicas: of all, once all pods were listed."""
-        return {name: each.observation for name, each in self.replicas.items()}
+        return {name: each.seen for name, each in self.replicas.items()}
 
     @property
     def is_queued(self) -> bool:
         """Whether a queue holds the pod of any replica."""
         return any(
-            each.seen.state is State.PENDING and each.waits_since is None
+            each.seen.state is State.PENDING and not (each.seen.waits_since or each.started)
             for each in self.replicas.values()
         )
 
@@ -121,20 +97,25 @@ class ObservedGroup:
         before, restarts = self.replicas.get(name), restarts_of(pod)
         if restarts < self._restarts(name):
             return None
-        if before is not None and before.is_end_of(restarts):
+        last = before.seen if before else _REQUESTED
+        if last.state.ended and last.restarts is not None and restarts <= last.restarts:
             return name
-        seen, uid = observe_pod(pod), uid_of(pod)
+        known = before if before and before.uid == uid_of(pod) else None
+        started = started_at(pod) or (known.started if known else None)
+        seen = observe_pod(pod)
         if gone and not seen.state.ended:
-            seen = observe_pod(None)
-        known = before if before is not None and before.uid == uid else None
+            seen = _MISSING
+        waits = seen.state is State.PENDING and started is None
         self.replicas[name] = ObservedReplica(
-            seen=seen,
-            waits_since=self._waits_since(pod, known),
-            started=started_at(pod) or (known.started if known else None),
+            seen=replace(
+                seen,
+                restarts=restarts,
+                node=pod["spec"].get("nodeName", ""),
+                waits_since=self._waits_since(pod, known) if waits else None,
+            ),
+            started=started,
             pod=pod["metadata"]["name"],
-            uid=uid,
-            restarts=restarts,
-            node=pod["spec"].get("nodeName", ""),
+            uid=uid_of(pod),
         )
         return name
 
@@ -146,9 +127,8 @@ class ObservedGroup:
         if is_gated(pod):
             return None
         if known is not None:
-            return known.waits_since or self._clock()
-        is_queued = KUEUE_QUEUE in (pod["metadata"].get("labels") or {})
-        return self._clock() if is_queued else created_at(pod)
+            return known.seen.waits_since or self._clock()
+        return self._clock() if self._is_gated else created_at(pod)
 
     def looked_at_all(self, there: Collection[ReplicaName], began: float) -> None:
         """Record that a list of all pods, begun at ``began``, had those of the replicas ``there``.
@@ -159,21 +139,24 @@ class ObservedGroup:
             before = self.replicas.get(name)
             if self._created_at.get(name, 0.0) >= began or (before and before.seen.state.ended):
                 continue
-            last = before or ObservedReplica(seen=_MISSING, restarts=None)
-            self.replicas[name] = replace(last, seen=_MISSING)
+            last = before or ObservedReplica(seen=replace(_MISSING, restarts=None))
+            seen = replace(_MISSING, restarts=last.seen.restarts, node=last.seen.node)
+            self.replicas[name] = replace(last, seen=seen)
         self.looked = began
 
     def creating(self, counts: Mapping[ReplicaName, int], now: float) -> None:
         """New pods are being created for these from ``now`` on; they do not count as missing."""
         for name, count in counts.items():
             self._created_at[name] = float("inf")
-            self.replicas[name] = ObservedReplica(seen=_REQUESTED, waits_since=now, restarts=count)
+            seen = replace(_REQUESTED, waits_since=now, restarts=count)
+            self.replicas[name] = ObservedReplica(seen=seen)
 
     def not_created(self, names: Iterable[ReplicaName]) -> None:
         """The new pods could not be created: the restart is still to be carried out."""
         for name in names:
             self._created_at.pop(name, None)
-            self.replicas[name] = replace(self.replicas[name], restarts=None)
+            last = self.replicas[name]
+            self.replicas[name] = replace(last, seen=replace(last.seen, restarts=None))
 
     def created(self, names: Iterable[ReplicaName], now: float) -> None:
         """The pods were created: a list that begins later must include them."""

@@ -13,12 +13,7 @@ from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.launch.backend import GroupGoneError
 from aerotrain.launch.history import compacted
 from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster
-from aerotrain_airflow.kubernetes.identity import (
-    HOLDER,
-    ROLE_LABEL,
-    Handle,
-    annotations,
-)
+from aerotrain_airflow.kubernetes.identity import HOLDER, ROLE_LABEL, Handle, annotations
 from aerotrain_airflow.kubernetes.plan import PodPlan
 
 Manifest = Mapping[str, Any]
@@ -34,9 +29,8 @@ def owner_of(plan: PodPlan, holder: str) -> dict[str, Any]:
     """The manifest of the owner of the plan's group, with its holder."""
     metadata = plan.owner["metadata"]
     templates: dict[str, Manifest] = {}
-    for each in plan.others:
-        if each["kind"] == "Pod":
-            templates.setdefault(each["metadata"]["labels"][ROLE_LABEL], each)
+    for pod in plan.pods:
+        templates.setdefault(pod["metadata"]["labels"][ROLE_LABEL], pod)
     began = Event(event=EventType.START, at=time.time())
     return {
         **plan.owner,
@@ -44,7 +38,7 @@ def owner_of(plan: PodPlan, holder: str) -> dict[str, Any]:
         "data": {
             **plan.owner["data"],
             TEMPLATES: json.dumps(templates),
-            EVENTS: f"{began.to_json()}\n",
+            **log_data([began]),
         },
     }
 
@@ -67,6 +61,11 @@ async def read_owner(cluster: Cluster, handle: Handle) -> dict[str, Any]:
 def events_of(owner: Manifest) -> list[Event]:
     """The event log in the owner of a group."""
     return read(owner["data"].get(EVENTS, "").splitlines())
+
+
+def log_data(events: Sequence[Event]) -> dict[str, str]:
+    """The event log as the owner's data, compacted to the limit."""
+    return {EVENTS: "".join(f"{each.to_json()}\n" for each in compacted(events, LIMIT))}
 
 
 class EventLog:
@@ -95,8 +94,7 @@ class EventLog:
         """
         if self._held_by != self._holder:
             raise GroupGoneError(f"{self._handle.name} was taken over by another try of its task")
-        both = compacted([*self.events, *events], LIMIT)
-        data = {EVENTS: "".join(f"{each.to_json()}\n" for each in both)}
+        data = log_data([*self.events, *events])
         name, uid, known = self._handle.name, self._handle.uid, self._text
         while events:
             try:

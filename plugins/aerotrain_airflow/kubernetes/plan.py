@@ -19,18 +19,12 @@ from aerotrain_airflow.kubernetes.identity import (
     ATTEMPT,
     DESCRIPTION,
     JOB_LABEL,
-    WORKLOAD,
+    QUEUE,
     Handle,
-    kueue_group,
     pod_name,
 )
-from aerotrain_airflow.kubernetes.pod import (
-    PORT,
-    Manifest,
-    PodSettings,
-    replica_pod,
-    role_pod,
-)
+from aerotrain_airflow.kubernetes.kueue import Queue, queue_named
+from aerotrain_airflow.kubernetes.pod import PORT, Manifest, PodSettings, replica_pod, role_pod
 
 __all__ = ["PodPlan", "PodSettings", "plan_pods"]
 
@@ -38,7 +32,7 @@ __all__ = ["PodPlan", "PodSettings", "plan_pods"]
 _LONGEST_VARIABLE = 128 * 1024
 
 #: The version of what a group stores in its owner. Groups with another one are not adopted.
-LAYOUT = 5
+LAYOUT = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +46,7 @@ class PodPlan:
     job: Job
     attempt: str
     namespace: str
+    queue: Queue
     description: str
     owner: Manifest
     others: tuple[Manifest, ...]
@@ -60,6 +55,10 @@ class PodPlan:
     def handle(self) -> str:
         """``namespace/job/attempt``."""
         return str(Handle(self.namespace, self.job.name, self.attempt))
+
+    @property
+    def pods(self) -> list[Manifest]:
+        return [each for each in self.others if each["kind"] == "Pod"]
 
     def __str__(self) -> str:
         # Copied, so that no parts are shared: YAML anchors and aliases are hard to read.
@@ -78,13 +77,16 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
     anonymous = json.dumps([LAYOUT, _manifests(job, "", settings)], sort_keys=True)
     description = hashlib.sha256(anonymous.encode()).hexdigest()
     owner, *others = _manifests(job, attempt, settings)
-    owner["metadata"]["annotations"] = {ATTEMPT: attempt, DESCRIPTION: description}
-    if settings.local_queue:
-        owner["metadata"]["annotations"][WORKLOAD] = kueue_group(job.name, attempt)
+    owner["metadata"]["annotations"] = {
+        ATTEMPT: attempt,
+        DESCRIPTION: description,
+        **({QUEUE: settings.queue} if settings.queue else {}),
+    }
     return PodPlan(
         job=job,
         attempt=attempt,
         namespace=settings.namespace,
+        queue=queue_named(settings.queue, job.name, attempt),
         description=description,
         owner=owner,
         others=tuple(others),
@@ -116,34 +118,33 @@ def _check(job: Job, settings: PodSettings) -> None:
 
 
 def _manifests(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
-    manifests = [_owner(job), *_shared(job), *_pods(job, attempt, settings)]
-    return [_named(each, job, settings.namespace) for each in manifests]
+    """The owner, what all pods need, and a pod for every replica.
 
-
-def shared_objects(job: Job, namespace: str) -> list[Manifest]:
-    """The objects that all pods of a job need while they run."""
-    return [_named(each, job, namespace) for each in _shared(job)]
-
-
-def _shared(job: Job) -> list[Manifest]:
-    several = len(list(job.names())) > 1
-    return [*([_service(job)] if several else []), _network_policy(job, several=several)]
+    The part that a role's pods share is computed once.
+    """
+    queue = queue_named(settings.queue, job.name, attempt)
+    shared = {
+        replica.role: json.dumps(role_pod(job, replica, attempt, settings, queue))
+        for replica in job.replicas
+    }
+    pods = [replica_pod(json.loads(shared[name.role]), job.name, name) for name in job.names()]
+    return [
+        _named(_owner(job), job, settings.namespace),
+        *shared_objects(job, settings.namespace),
+        *(_named(pod, job, settings.namespace) for pod in pods),
+    ]
 
 
 def _named(manifest: Manifest, job: Job, namespace: str) -> Manifest:
+    metadata = manifest.get("metadata", {})
     labels = {
         "app.kubernetes.io/name": "aerotrain",
         "app.kubernetes.io/managed-by": "aerotrain",
         JOB_LABEL: job.name,
+        **metadata.get("labels", {}),
     }
-    metadata = manifest["metadata"]
-    named = {
-        "name": job.name,
-        "namespace": namespace,
-        **metadata,
-        "labels": {**labels, **metadata.get("labels", {})},
-    }
-    return {**manifest, "metadata": named}
+    named = {"name": job.name, "namespace": namespace, **metadata, "labels": labels}
+    return {"apiVersion": "v1", **manifest, "metadata": named}
 
 
 def _owner(job: Job) -> Manifest:
@@ -161,43 +162,38 @@ def _owner(job: Job) -> Manifest:
                 f"{_LONGEST_VARIABLE}; put what is large in its arguments into the store, or "
                 "ask for fewer replicas"
             )
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "data": data}
+    return {"kind": "ConfigMap", "data": data}
 
 
-def _service(job: Job) -> Manifest:
-    """DNS names for the pods, also before they are ready, because they wait for each other."""
-    spec = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": {JOB_LABEL: job.name},
-        "ports": [{"name": "grpc", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
-    }
-    return {"apiVersion": "v1", "kind": "Service", "metadata": {}, "spec": spec}
+def shared_objects(job: Job, namespace: str) -> list[Manifest]:
+    """The objects that all pods of a job need while they run.
 
-
-def _network_policy(job: Job, *, several: bool) -> Manifest:
-    """Allow only the job's own pods to reach its pods: TensorFlow's servers do not authenticate."""
-    own = {"matchLabels": {JOB_LABEL: job.name}}
-    rule: dict[str, Any] = {"from": [{"podSelector": own}]}
+    A Service gives them DNS names, also before they are ready, because they wait for each other. A
+    NetworkPolicy allows only the job's own pods to reach them: TensorFlow's servers do not
+    authenticate.
+    """
+    own = {JOB_LABEL: job.name}
+    rule: dict[str, Any] = {"from": [{"podSelector": {"matchLabels": own}}]}
     if not any(replica.resources.gpu for replica in job.replicas):
         rule["ports"] = [{"protocol": "TCP", "port": PORT}]  # NCCL would choose others
-    spec = {
-        "podSelector": own,
-        "policyTypes": ["Ingress"],
-        "ingress": [rule] if several else [],
-    }
-    return {
+    several = len(list(job.names())) > 1
+    policy = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {},
-        "spec": spec,
+        "spec": {
+            "podSelector": {"matchLabels": own},
+            "policyTypes": ["Ingress"],
+            "ingress": [rule] if several else [],
+        },
     }
-
-
-def _pods(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
-    """A pod for every replica; the part that a role's pods share is computed once."""
-    shared = {
-        replica.role: json.dumps(role_pod(job, replica, attempt, settings))
-        for replica in job.replicas
+    service = {
+        "kind": "Service",
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": own,
+            "ports": [{"name": "grpc", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
+        },
     }
-    return [replica_pod(json.loads(shared[name.role]), job.name, name) for name in job.names()]
+    objects = [service, policy] if several else [policy]
+    return [_named(each, job, namespace) for each in objects]

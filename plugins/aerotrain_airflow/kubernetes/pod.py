@@ -1,26 +1,25 @@
 """The pod of a replica: defaults, the templates on top of them, and then the reserved fields."""
 
+import math
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from aerotrain.contract.environment import Variable
 from aerotrain.contract.errors import TERMINATION_LOG, SpecError, TerminationMessage
 from aerotrain.contract.job import Job
-from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Resources, Role
+from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Resources
 from aerotrain.contract.steps import GRPC_PORT, REST_PORT, SERVED, SIDECAR_MODEL
 from aerotrain.launch.restart_policy import heartbeat_timeout
 from aerotrain_airflow.kubernetes.identity import (
     CONTAINER,
     INDEX_LABEL,
     JOB_LABEL,
-    KUEUE_QUEUE,
     RESTARTS,
     ROLE_LABEL,
-    kueue_group,
     pod_name,
 )
+from aerotrain_airflow.kubernetes.kueue import Queue
 from aerotrain_airflow.kubernetes.template import Template, checked, merge
 
 Manifest = dict[str, Any]
@@ -30,9 +29,11 @@ PORT = 2222
 
 SCRATCH = "/scratch"
 
-#: The group of replicas, as in images/training: no group of the system.
-_GROUP = 65532
+#: The user and group of a container that needs one, no user or group of the system: the group is
+#: that of replicas in images/training.
+_NOT_ROOT = 65532
 _SHARED_MEMORY = "shared-memory"
+_NODE_LABEL = "kubernetes.io/hostname"
 
 #: Seconds from SIGTERM to SIGKILL; for a replica that may save for ``aerotrain.replica.GRACE``
 #: seconds, these are enough, and a template may give more. Kubernetes' own default is 30.
@@ -60,20 +61,10 @@ class PodSettings:
     service_account: str = ""
     queue: str = ""
 
-    @property
-    def local_queue(self) -> str:
-        """The LocalQueue of Kueue that admits a job's pods as a whole; empty without one.
 
-        Raises:
-            SpecError: ``queue`` does not name one.
-        """
-        system, _, name = self.queue.partition(":")
-        if self.queue and (system != "kueue" or not name):
-            raise SpecError(f"[aerotrain] queue is {self.queue!r}; write kueue:NAME, or nothing")
-        return name
-
-
-def role_pod(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
+def role_pod(
+    job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings, queue: Queue
+) -> Manifest:
     """The part that the pods of a role share: all but their names and indices.
 
     Raises:
@@ -85,23 +76,20 @@ def role_pod(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings
         (replica.pod, f"the pod template of {replica.role}"),
     ):
         pod = merge(pod, checked(template, where))
-    pod = merge(pod, _ours(job, replica, attempt, settings))
-    if not pod["spec"]["containers"][0].get("image"):
+    pod = merge(pod, {"metadata": queue.metadata(replica.role.value, len(list(job.names())))})
+    pod = merge(pod, _reserved(job, replica, attempt, settings))
+    container = pod["spec"]["containers"][0]
+    if not container.get("image"):
         raise SpecError(
             f"no image is set for {replica.role}; set [aerotrain] image, or the image "
             f"of the container {CONTAINER!r} in a pod template"
         )
-    _set_grace(pod["spec"])
-    return pod
-
-
-def _set_grace(spec: dict[str, Any]) -> None:
-    """Pass the pod's grace period on to the replica, if a template has changed it."""
-    seconds = spec.get("terminationGracePeriodSeconds", _KUBERNETES_GRACE)
+    # A replica may save for as long as a template lets its pod end.
+    seconds = pod["spec"].get("terminationGracePeriodSeconds", _KUBERNETES_GRACE)
     if seconds != GRACE and isinstance(seconds, int):  # Kubernetes rejects what is no number
-        grace = max(seconds - _EXIT, seconds / 2)
-        variable = {"name": Variable.GRACE.value, "value": str(float(grace))}
-        spec["containers"][0]["env"].append(variable)
+        grace = float(max(seconds - _EXIT, seconds / 2))
+        container["env"].append({"name": Variable.GRACE.value, "value": str(grace)})
+    return pod
 
 
 def replica_pod(
@@ -125,37 +113,29 @@ def replica_pod(
     if restarts:
         metadata.setdefault("annotations", {})[RESTARTS] = str(restarts)
         own[Variable.RESTARTS.value] = str(restarts)
-    pod["spec"] = spec = {"hostname": str(name), "subdomain": job} | spec
-    spec["hostname"] = str(name)  # also if ``pod`` is that of another replica
+    spec |= {"hostname": str(name), "subdomain": job}
     container = spec["containers"][0]
     shared = [each for each in container["env"] if each["name"] not in own]
     container["env"] = shared + [{"name": each, "value": value} for each, value in own.items()]
-    if memory != 1.0:
-        for part in container["resources"].values():
-            if "memory" in part:
-                part["memory"] = _more(part["memory"], memory)
-    if avoid:
-        _avoid(spec, avoid)
+    for part in container["resources"].values():
+        if memory != 1.0 and "memory" in part:
+            part["memory"] = _more(part["memory"], memory)
+    if avoid:  # unless there is no other node
+        term = {"key": _NODE_LABEL, "operator": "NotIn", "values": [avoid]}
+        affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+        affinity.setdefault("preferredDuringSchedulingIgnoredDuringExecution", []).append(
+            {"weight": 100, "preference": {"matchExpressions": [term]}}
+        )
     return pod
 
 
-def _avoid(spec: dict[str, Any], node: str) -> None:
-    """Prefer other nodes, but allow this one if there is no other."""
-    term = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}
-    preference = {"weight": 100, "preference": {"matchExpressions": [term]}}
-    affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
-    affinity.setdefault("preferredDuringSchedulingIgnoredDuringExecution", []).append(preference)
-
-
 def _more(quantity: str, factor: float) -> str:
-    """A quantity of memory times ``factor``, in the same unit if that gives a whole number."""
+    """A quantity of memory times ``factor``, in MiB."""
     number = quantity.rstrip("KMGTPEkmi")
     unit = quantity[len(number) :]
-    smaller = {"Ei": "Pi", "Pi": "Ti", "Ti": "Gi", "Gi": "Mi", "Mi": "Ki"}
-    amount = float(number) * factor
-    while amount != int(amount) and unit in smaller:
-        amount, unit = amount * 1024, smaller[unit]
-    return f"{int(amount)}{unit}"
+    power = " kMGTPE".index(unit[0].replace("K", "k")) if unit else 0
+    size = float(number) * (1024 if unit.endswith("i") else 1000) ** power
+    return f"{math.ceil(size * factor / 2**20)}Mi"
 
 
 def _defaults(job: Job, replica: ReplicaSpec, settings: PodSettings) -> Manifest:
@@ -174,7 +154,7 @@ def _defaults(job: Job, replica: ReplicaSpec, settings: PodSettings) -> Manifest
         "securityContext": {
             # An image without a group would run in group 0, root's. Not set for the pod: containerd
             # rejects a group without a user, and the user is that of the image.
-            "runAsGroup": _GROUP,
+            "runAsGroup": _NOT_ROOT,
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
             "readOnlyRootFilesystem": True,
@@ -185,18 +165,18 @@ def _defaults(job: Job, replica: ReplicaSpec, settings: PodSettings) -> Manifest
         ],
         "livenessProbe": _liveness(job),
     }
-    account = {"serviceAccountName": settings.service_account} if settings.service_account else {}
     spec = {
-        **account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-        **_apart(job, replica),
+        **_spread(job, replica),
         "containers": [container],
         "volumes": [{"name": "scratch", "emptyDir": {}}],
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
+    if settings.service_account:
+        spec["serviceAccountName"] = settings.service_account
+    return {"apiVersion": "v1", "kind": "Pod", "spec": spec}
 
 
 def _liveness(job: Job) -> dict[str, Any]:
@@ -222,48 +202,32 @@ def _liveness(job: Job) -> dict[str, Any]:
     }
 
 
-def _apart(job: Job, replica: ReplicaSpec) -> dict[str, Any]:
-    """Spread replicas that compute or read over the nodes; put each ps on its own if possible."""
-    same = {"matchLabels": {JOB_LABEL: job.name, ROLE_LABEL: replica.role.value}}
-    node = "kubernetes.io/hostname"
-    if replica.count > 1 and replica.role in (Role.WORKER, Role.INPUT):
-        constraint = {
-            "maxSkew": 1,
-            "topologyKey": node,
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": same,
-        }
-        return {"topologySpreadConstraints": [constraint]}
-    if replica.count > 1 and replica.role is Role.PS:
-        term = {"topologyKey": node, "labelSelector": same}
-        preferred = [{"weight": 100, "podAffinityTerm": term}]
-        anti = {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
-        return {"affinity": {"podAntiAffinity": anti}}
-    return {}
+def _spread(job: Job, replica: ReplicaSpec) -> dict[str, Any]:
+    """Spread the replicas of a role over the nodes, as far as there are several."""
+    if replica.count == 1:
+        return {}
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": _NODE_LABEL,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {JOB_LABEL: job.name, ROLE_LABEL: replica.role.value}},
+    }
+    return {"topologySpreadConstraints": [constraint]}
 
 
-def _ours(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
+def _reserved(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
     """The fields that come from the job, or that the group depends on; no template changes them."""
-    spec: dict[str, Any] = {
-        "restartPolicy": "Never",
-        "activeDeadlineSeconds": int(job.deadlines.run) + _AFTER_DEADLINE,
-        "containers": [_container(job, replica, attempt, settings)],
+    variables = {
+        Variable.ROLE.value: replica.role.value,
+        Variable.ATTEMPT.value: attempt,
+        # Kubernetes would replace $(NAME) by another variable.
+        **{name: text.replace("$", "$$") for name, text in replica.environment.items()},
     }
-    if replica.resources.shared_memory:
-        memory = {"medium": "Memory", "sizeLimit": replica.resources.shared_memory}
-        spec["volumes"] = [{"name": _SHARED_MEMORY, "emptyDir": memory}]
-    labels, annotations = _admission(job, replica, attempt, settings.local_queue)
-    metadata = {
-        "labels": {**labels, ROLE_LABEL: replica.role.value},
-        "annotations": {"aerotrain/run": job.run, "aerotrain/task": job.task, **annotations},
+    sources = {
+        Variable.JOB.value: {"configMapKeyRef": {"name": job.name, "key": "job.json"}},
+        Variable.CLUSTER.value: {"configMapKeyRef": {"name": job.name, "key": "cluster.json"}},
+        Variable.NODE.value: {"fieldRef": {"fieldPath": "spec.nodeName"}},
     }
-    return {"metadata": metadata, "spec": spec}
-
-
-def _container(
-    job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings
-) -> dict[str, Any]:
-    node = {"fieldRef": {"fieldPath": "spec.nodeName"}}
     container: dict[str, Any] = {
         "name": CONTAINER,
         "command": ["python", "-m", "aerotrain.replica"],
@@ -272,28 +236,27 @@ def _container(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "grpc", "containerPort": PORT, "protocol": "TCP"}],
         "env": [
-            _from_owner(Variable.JOB.value, job, "job.json"),
-            _from_owner(Variable.CLUSTER.value, job, "cluster.json"),
-            {"name": Variable.ROLE.value, "value": replica.role.value},
-            {"name": Variable.ATTEMPT.value, "value": attempt},
-            {"name": Variable.NODE.value, "valueFrom": node},
-            *(
-                # Kubernetes would replace $(NAME) by another variable.
-                {"name": name, "value": value.replace("$", "$$")}
-                for name, value in replica.environment.items()
-            ),
+            *({"name": name, "valueFrom": source} for name, source in sources.items()),
+            *({"name": name, "value": text} for name, text in variables.items()),
         ],
         "resources": _resources(replica.resources),
+    }
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": int(job.deadlines.run) + _AFTER_DEADLINE,
+        "containers": [container],
     }
     if settings.store_secret:
         container["envFrom"] = [{"secretRef": {"name": settings.store_secret}}]
     if replica.resources.shared_memory:
         container["volumeMounts"] = [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}]
-    return container
-
-
-def _from_owner(variable: str, job: Job, key: str) -> dict[str, Any]:
-    return {"name": variable, "valueFrom": {"configMapKeyRef": {"name": job.name, "key": key}}}
+        memory = {"medium": "Memory", "sizeLimit": replica.resources.shared_memory}
+        spec["volumes"] = [{"name": _SHARED_MEMORY, "emptyDir": memory}]
+    metadata = {
+        "labels": {ROLE_LABEL: replica.role.value},
+        "annotations": {"aerotrain/run": job.run, "aerotrain/task": job.task},
+    }
+    return {"metadata": metadata, "spec": spec}
 
 
 def _resources(resources: Resources) -> dict[str, Any]:
@@ -306,28 +269,6 @@ def _resources(resources: Resources) -> dict[str, Any]:
     if resources.tpu:
         limits["google.com/tpu"] = str(resources.tpu)
     return {"requests": {"cpu": cpu, "memory": resources.memory}, "limits": limits}
-
-
-def _admission(
-    job: Job, replica: ReplicaSpec, attempt: str, queue: str
-) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The labels and annotations by which Kueue identifies the pods of a group.
-
-    https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/
-    """
-    if not queue:
-        return {}, {}
-    labels = {KUEUE_QUEUE: queue, "kueue.x-k8s.io/pod-group-name": kueue_group(job.name, attempt)}
-    # By default Kueue hashes resources and affinity, and so a restarted pod that has more memory or
-    # avoids a node would replace none of its role.
-    return labels, {
-        "kueue.x-k8s.io/pod-group-total-count": str(len(list(job.names()))),
-        "kueue.x-k8s.io/role-hash": replica.role.value,
-    }
-
-
-#: Not root, which is the user of TensorFlow Serving's image.
-_USER = 65532
 
 
 def server_pod(image: str) -> Template:
@@ -356,8 +297,8 @@ def server_pod(image: str) -> Template:
         },
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
+            "runAsUser": _NOT_ROOT,  # that image runs as root
+            "runAsGroup": _NOT_ROOT,
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
         },

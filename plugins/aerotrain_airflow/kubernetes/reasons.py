@@ -5,8 +5,8 @@ about it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from aerotrain.contract.status import Failure, State
 from aerotrain.launch.restart_policy import MORE_TIME
@@ -22,15 +22,12 @@ class Field(StrEnum):
     TERMINATED = "containerStatuses.state.terminated"
 
 
-@dataclass(frozen=True)
-class Reason:
-    """One reason: what it means, a sentence for the user, and what to do about it.
+class Reason(NamedTuple):
+    """What a reason means: the state of the replica, or the failure by which it is LOST.
 
-    ``means`` is the state of the replica, or the failure by which it is LOST.
+    ``what`` is a sentence for the user, ``todo`` what to do about it.
     """
 
-    place: Field
-    reason: str
     means: State | Failure
     what: str
     todo: str = ""
@@ -46,121 +43,112 @@ class Reason:
 
 _AGAIN = "another try may find a better node"
 _IMAGE = "check its image and its command"
+_FULL = Reason(Failure.START, "was rejected by its node, which was full", _AGAIN)
+_SHUT_DOWN = Reason(Failure.NODE, "went down with its node", _AGAIN)
+_LOST = Reason(Failure.NODE, "was lost with its node", _AGAIN)
+_NOT_PULLED = Reason(State.PENDING, "waits because its image cannot be pulled")
 
-# A table, a row or two a reason.
+#: By field, the reasons; that of all others has an empty name. The end of a container with another
+#: reason is explained by its exit code.
 # fmt: off
-TABLE: tuple[Reason, ...] = (
-    # The end of a container. The kernel may kill a child of the replica, which then exits by
-    # itself: the reason is OOMKilled with any exit code, including 0.
-    Reason(Field.TERMINATED, "OOMKilled", Failure.MEMORY, "ran out of memory",
-        "ask for more memory"),
-    Reason(Field.TERMINATED, "StartError", State.FAILED, "cannot be started", _IMAGE),
-    Reason(Field.TERMINATED, "ContainerCannotRun", State.FAILED, "cannot be started", _IMAGE),
-    Reason(Field.TERMINATED, "ContainerStatusUnknown", Failure.NODE, "was lost with its node",
-        _AGAIN),
-
+TABLE: Mapping[Field, Mapping[str, Reason]] = {
+    # The kernel may kill a child of the replica, which then exits by itself: the reason is
+    # OOMKilled with any exit code, including 0.
+    Field.TERMINATED: {
+        "OOMKilled": Reason(Failure.MEMORY, "ran out of memory", "ask for more memory"),
+        "StartError": Reason(State.FAILED, "cannot be started", _IMAGE),
+        "ContainerCannotRun": Reason(State.FAILED, "cannot be started", _IMAGE),
+        "ContainerStatusUnknown": _LOST,
+    },
     # The end of a pod that its containers do not show, written by its node or by a controller.
-    Reason(Field.POD, "DeadlineExceeded", Failure.TEMPORARY,
-        "ran for longer than the deadline of its job", MORE_TIME),
-    Reason(Field.POD, "Evicted", Failure.PREEMPTED, "was evicted by its node",
-        "ask for as much memory and disk as it uses"),
-    Reason(Field.POD, "Preempting", Failure.PREEMPTED, "was preempted by a critical pod", _AGAIN),
-    Reason(Field.POD, "NodeLost", Failure.NODE, "was lost with its node", _AGAIN),
-    Reason(Field.POD, "NodeShutdown", Failure.NODE, "went down with its node", _AGAIN),
-    Reason(Field.POD, "Shutdown", Failure.NODE, "went down with its node", _AGAIN),
-    Reason(Field.POD, "Terminated", Failure.NODE, "went down with its node", _AGAIN),
-    Reason(Field.POD, "NodeAffinity", Failure.NODE, "was rejected by its node, "
-        "whose labels changed",
-        _AGAIN),
-    Reason(Field.POD, "UnexpectedAdmissionError", Failure.START,
-        "was rejected by its node, as when a device has failed", _AGAIN),
-    Reason(Field.POD, "TopologyAffinityError", Failure.START, "was rejected by its node",
-        "ask for less on one node, or for a node that offers it"),
-    Reason(Field.POD, "OutOfcpu", Failure.START, "was rejected by its node, which was full",
-        _AGAIN),
-    Reason(Field.POD, "OutOfmemory", Failure.START, "was rejected by its node, which was full",
-        _AGAIN),
-    Reason(Field.POD, "OutOfpods", Failure.START, "was rejected by its node, which was full",
-        _AGAIN),
-
+    Field.POD: {
+        "DeadlineExceeded": Reason(Failure.TEMPORARY,
+            "ran for longer than the deadline of its job", MORE_TIME),
+        "Evicted": Reason(Failure.PREEMPTED,
+            "was evicted by its node", "ask for as much memory and disk as it uses"),
+        "Preempting": Reason(Failure.PREEMPTED, "was preempted by a critical pod", _AGAIN),
+        "NodeLost": _LOST,
+        "NodeShutdown": _SHUT_DOWN,
+        "Shutdown": _SHUT_DOWN,
+        "Terminated": _SHUT_DOWN,
+        "NodeAffinity": Reason(Failure.NODE,
+            "was rejected by its node, whose labels changed", _AGAIN),
+        "UnexpectedAdmissionError": Reason(Failure.START,
+            "was rejected by its node, as when a device has failed", _AGAIN),
+        "TopologyAffinityError": Reason(Failure.START,
+            "was rejected by its node", "ask for less on one node, or for a node that offers it"),
+        "OutOfcpu": _FULL,
+        "OutOfmemory": _FULL,
+        "OutOfpods": _FULL,
+        "": Reason(Failure.NODE, "was ended by its node", _AGAIN),
+    },
     # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
-    Reason(Field.DISRUPTION, "PreemptionByScheduler", Failure.PREEMPTED,
-        "was preempted by a pod of higher priority", "give it a priority class, or try again"),
-    Reason(Field.DISRUPTION, "DeletionByTaintManager", Failure.PREEMPTED,
-        "was evicted from its node by a taint", _AGAIN),
-    Reason(Field.DISRUPTION, "EvictionByEvictionAPI", Failure.PREEMPTED,
-        "was evicted, as when a node is drained", _AGAIN),
-    Reason(Field.DISRUPTION, "DeletionByPodGC", Failure.NODE, "was lost with its node", _AGAIN),
-    Reason(Field.DISRUPTION, "TerminationByKubelet", Failure.PREEMPTED,
-        "was ended by its node, for lack of resources or a shutdown", _AGAIN),
-
+    Field.DISRUPTION: {
+        "PreemptionByScheduler": Reason(Failure.PREEMPTED,
+            "was preempted by a pod of higher priority", "give it a priority class, or try again"),
+        "DeletionByTaintManager": Reason(Failure.PREEMPTED,
+            "was evicted from its node by a taint", _AGAIN),
+        "EvictionByEvictionAPI": Reason(Failure.PREEMPTED,
+            "was evicted, as when a node is drained", _AGAIN),
+        "DeletionByPodGC": _LOST,
+        "TerminationByKubelet": Reason(Failure.PREEMPTED,
+            "was ended by its node, for lack of resources or a shutdown", _AGAIN),
+        "": Reason(Failure.PREEMPTED, "was ended by the cluster", _AGAIN),
+    },
     # Not scheduled on a node.
-    Reason(Field.SCHEDULED, "Unschedulable", State.PENDING, "waits because no node can take it",
-        "ask for less, or change what it asks of nodes and volumes"),
-    Reason(Field.SCHEDULED, "SchedulingGated", State.PENDING, "waits until its queue admits it"),
-    Reason(Field.SCHEDULED, "SchedulerError", State.PENDING,
-        "waits because the scheduler reports an error"),
-
+    Field.SCHEDULED: {
+        "Unschedulable": Reason(
+            State.PENDING,
+            "waits because no node can take it",
+            "ask for less, or change what it asks of nodes and volumes",
+        ),
+        "SchedulingGated": Reason(State.PENDING, "waits until its queue admits it"),
+        "": Reason(State.PENDING, "waits to be placed on a node"),
+    },
     # Scheduled, and not running. Networks and registries recover; a wrong name does not.
-    Reason(Field.WAITING, "ContainerCreating", State.PENDING, "waits for its image and volumes"),
-    Reason(Field.WAITING, "PodInitializing", State.PENDING, "waits for its init containers"),
-    Reason(Field.WAITING, "ErrImagePull", State.PENDING,
-        "waits because its image cannot be pulled"),
-    Reason(Field.WAITING, "ImagePullBackOff", State.PENDING,
-        "waits because its image cannot be pulled"),
-    Reason(Field.WAITING, "RegistryUnavailable", State.PENDING, "waits for its image's registry"),
-    Reason(Field.WAITING, "InvalidImageName", State.FAILED, "has an image with no valid name",
-        "correct it"),
-    Reason(Field.WAITING, "ErrImageNeverPull", State.FAILED,
-        "may not pull its image, and its node does not have it",
-        "load the image onto the nodes, or change imagePullPolicy"),
-    Reason(Field.WAITING, "SignatureValidationFailed", State.FAILED,
-        "has an image whose signature is not valid", "have it signed"),
-    Reason(Field.WAITING, "CreateContainerConfigError", State.FAILED,
-        "cannot be created as described",
-        "create the Secret or ConfigMap that it names, or use an image whose user is a number "
-        "above 0"),
-    Reason(Field.WAITING, "CreateContainerError", State.PENDING,
-        "waits because its container cannot be created"),
-    Reason(Field.WAITING, "RunContainerError", State.PENDING,
-        "waits because its container cannot be started"),
-    Reason(Field.WAITING, "CrashLoopBackOff", State.PENDING, "waits for a side-car that crashes"),
-)
-# fmt: on
-
-_ROWS: Mapping[tuple[Field, str], Reason] = {(row.place, row.reason): row for row in TABLE}
-
-#: Reasons that are not in the table. The end of a container is then explained by its exit code.
-_OTHERS: Mapping[Field, Reason] = {
-    Field.DISRUPTION: Reason(
-        Field.DISRUPTION, "", Failure.PREEMPTED, "was ended by the cluster", _AGAIN
-    ),
-    Field.SCHEDULED: Reason(Field.SCHEDULED, "", State.PENDING, "waits to be placed on a node"),
-    Field.WAITING: Reason(Field.WAITING, "", State.PENDING, "waits"),
-    Field.POD: Reason(Field.POD, "", Failure.NODE, "was ended by its node", _AGAIN),
+    Field.WAITING: {
+        "ContainerCreating": Reason(State.PENDING, "waits for its image and volumes"),
+        "PodInitializing": Reason(State.PENDING, "waits for its init containers"),
+        "ErrImagePull": _NOT_PULLED,
+        "ImagePullBackOff": _NOT_PULLED,
+        "RegistryUnavailable": Reason(State.PENDING, "waits for its image's registry"),
+        "InvalidImageName": Reason(State.FAILED, "has an image with no valid name", "correct it"),
+        "ErrImageNeverPull": Reason(
+            State.FAILED,
+            "may not pull its image, and its node does not have it",
+            "load the image onto the nodes, or change imagePullPolicy",
+        ),
+        "SignatureValidationFailed": Reason(State.FAILED,
+            "has an image whose signature is not valid", "have it signed"),
+        "CreateContainerConfigError": Reason(
+            State.FAILED,
+            "cannot be created as described",
+            "create the Secret or ConfigMap that it names, or use an image whose user is a number "
+            "above 0",
+        ),
+        "CrashLoopBackOff": Reason(State.PENDING, "waits for a side-car that crashes"),
+        "": Reason(State.PENDING, "waits"),
+    },
 }
+# fmt: on
 
 #: An image that does not exist or may not be pulled, in the words of docker, containerd and CRI-O.
 _NO_SUCH_IMAGE = ("not found", "manifest unknown", "denied", "unauthorized", "forbidden")
 
 _UNPULLABLE = Reason(
-    Field.WAITING,
-    "",
     State.FAILED,
     "has an image that cannot be pulled",
     "correct its name, or give the pod an imagePullSecret",
 )
 
 
-def row_of(place: Field, reason: str, message: str = "") -> Reason | None:
-    """What ``reason`` means at ``place``; ``message`` distinguishes cases with the same reason."""
-    row = _ROWS.get((place, reason)) or _OTHERS.get(place)
-    said = message.lower()
-    if reason in ("ErrImagePull", "ImagePullBackOff") and any(
-        words in said for words in _NO_SUCH_IMAGE
-    ):
+def row_of(field: Field, reason: str, message: str = "") -> Reason | None:
+    """What ``reason`` means in ``field``; ``message`` distinguishes cases with the same reason."""
+    rows, said = TABLE[field], message.lower()
+    row = rows.get(reason, rows.get(""))
+    if row is _NOT_PULLED and any(words in said for words in _NO_SUCH_IMAGE):
         # A DNS server that temporarily cannot resolve the registry also says "not found".
         return row if "lookup" in said else _UNPULLABLE
     if row is not None and row.state is State.FAILED and "failed to sync" in said:
-        return _OTHERS[place]  # the node has not read the Secret or ConfigMap yet
+        return rows.get("")  # the node has not read the Secret or ConfigMap yet
     return row

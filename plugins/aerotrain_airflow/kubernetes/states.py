@@ -5,7 +5,7 @@ details. ``reasons`` defines what the reasons mean. An end or a wait with an unk
 an end or a wait, but an unknown phase is an error.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -41,8 +41,7 @@ def observe_pod(pod: Part | None) -> Observation:
         FinalError: the phase of the pod is unknown to this version.
     """
     if pod is None:
-        reason = "is gone: its pod was deleted from outside, or its node left"
-        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE)
+        return _lost("is gone: its pod was deleted from outside, or its node left", Failure.NODE)
     status = pod.get("status") or {}
     own, others = _containers(status)
     phase = status.get("phase", "Pending")
@@ -52,25 +51,24 @@ def observe_pod(pod: Part | None) -> Observation:
     if phase == "Succeeded":
         return observed_exit(ExitCode.OK)
     if phase == "Failed":
-        return _taken_down(status) or _failed_side_car(others) or _failed_somehow(status)
+        said = _message(status) or "Kubernetes does not say why"
+        return _taken_down(status) or _failed_side_car(others) or _lost(f"failed: {said}")
     if phase == "Unknown":
-        reason = "was lost: its node no longer answers"
-        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE)
+        return _lost("was lost: its node no longer answers", Failure.NODE)
     if phase not in ("Pending", "Running"):
         raise FinalError(
             f"the pod {pod['metadata']['name']} is in phase {phase!r}; this aerotrain knows "
             "Pending, Running, Succeeded, Failed and Unknown: use a later one"
         )
     if deleted or status.get("reason") == "NodeLost":
-        reason = "is being deleted from outside"
-        by_hand = Observation(state=State.LOST, reason=reason, failure=Failure.PREEMPTED)
-        return _taken_down(status) or by_hand
-    side_car = _failed_side_car(others)
-    if side_car is not None:
-        return side_car
-    if "running" in own:
-        return Observation(state=State.RUNNING, reason=_silence_of_node(status))
-    return _waiting(status, own, others)
+        return _taken_down(status) or _lost("is being deleted from outside", Failure.PREEMPTED)
+    running = Observation(state=State.RUNNING, reason=_silence_of_node(status))
+    now = running if "running" in own else _waiting(status, own, others)
+    return _failed_side_car(others) or now
+
+
+def _lost(reason: str, failure: Failure | None = None, code: int | None = None) -> Observation:
+    return Observation(state=State.LOST, exit_code=code, reason=reason, failure=failure)
 
 
 def has_ended(pod: Part) -> bool:
@@ -117,13 +115,10 @@ def _own_end(ended: Part, status: Part, *, deleted: bool) -> Observation:
         return known
     if code not in _OWN_CODES:
         taken = _taken_down(status, code)  # the cause of the preemption, not its exit code
+        if taken is None and deleted and code in FROM_OUTSIDE:
+            taken = _lost("was deleted from outside", Failure.PREEMPTED, code)
         if taken is not None:
             return taken
-        if deleted and code in FROM_OUTSIDE:
-            reason = "was deleted from outside"
-            return Observation(
-                state=State.LOST, exit_code=code, reason=reason, failure=Failure.PREEMPTED
-            )
     return known or _exit(code, _message(ended))
 
 
@@ -143,27 +138,22 @@ def _exit(code: int, message: str) -> Observation:
     for words, reason in _WRONG_IMAGE.items():
         if code not in _OWN_CODES and words in message:
             return Observation(state=State.FAILED, exit_code=code, reason=f"cannot run: {reason}")
-    if not message or code == ExitCode.OK:
-        return observed_exit(code)
     # A replica's own message and that of its probe are complete; others are the end of the log,
     # which says nothing of a signal from outside.
     is_whole = code in _OWN_CODES or TerminationMessage.parse(message).no_heartbeat
-    if is_whole:
-        return observed_exit(code, message)
-    return observed_exit(code, "" if code in FROM_OUTSIDE else message.splitlines()[-1])
+    if message and not is_whole:
+        message = "" if code in FROM_OUTSIDE else message.splitlines()[-1]
+    return observed_exit(code, "" if code == ExitCode.OK else message)
 
 
 def _taken_down(status: Part, code: int | None = None) -> Observation | None:
     """Why the cluster ended the pod, if it did."""
-    reason = status.get("reason", "")
-    row = row_of(Field.POD, reason)
-    if reason and row is not None:
-        return _observation(row, reason, _message(status), code)
     disruption = _condition(status, "DisruptionTarget")
-    reason = disruption.get("reason", "")
-    row = row_of(Field.DISRUPTION, reason)
-    if disruption.get("status") == "True" and row is not None:
-        return _observation(row, reason, _message(disruption), code)
+    for field, part in ((Field.POD, status), (Field.DISRUPTION, disruption)):
+        reason = part.get("reason", "")
+        is_so = reason if field is Field.POD else disruption.get("status") == "True"
+        if is_so and (row := row_of(field, reason)) is not None:
+            return _observation(row, reason, _message(part), code)
     return None
 
 
@@ -177,11 +167,6 @@ def _failed_side_car(others: Mapping[str, Part]) -> Observation | None:
                 reason = f"ended with its container {name!r}, which {seen.reason}"
                 return Observation(state=seen.state, reason=reason, failure=seen.failure)
     return None
-
-
-def _failed_somehow(status: Part) -> Observation:
-    said = _message(status) or "Kubernetes does not say why"
-    return Observation(state=State.LOST, reason=f"failed: {said}")
 
 
 def _silence_of_node(status: Part) -> str:
@@ -204,11 +189,7 @@ def _waiting(status: Part, own: Part, others: Mapping[str, Part]) -> Observation
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
         seen.append(_explained(Field.SCHEDULED, scheduled))
-    return _most_telling(seen)
-
-
-def _most_telling(seen: Sequence[Observation]) -> Observation:
-    """A futile wait, or else the one with the longest reason: the usual ones are short."""
+    # A futile wait, or else the one with the longest reason: the usual ones are short.
     final = [each for each in seen if each.state is State.FAILED]
     return max(final or seen, key=lambda each: len(each.reason), default=_PENDING)
 

@@ -5,7 +5,7 @@ container ``replica``, or else its first, is the one that trains; others are sid
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,38 +40,34 @@ _NAMES = "is how replicas find each other; leave it out"
 _START = "is how a replica is started; leave it out"
 _MESSAGE = "is where a replica writes its termination message; leave it out"
 
-#: What a template may not set, by its path in a pod, and why.
-_OWNED_BY_POD: Mapping[tuple[str, ...], str] = {
-    ("metadata", "name"): _NAMES,
-    ("metadata", "namespace"): "is set in [aerotrain] namespace; leave it out",
-    ("metadata", "generateName"): _NAMES,
-    ("metadata", "ownerReferences"): "ties the pods to their job; leave it out",
-    ("metadata", "finalizers"): "would keep pods after their job; leave it out",
-    ("spec", "hostname"): _NAMES,
-    ("spec", "subdomain"): _NAMES,
-    ("spec", "setHostnameAsFQDN"): _NAMES,
-    ("spec", "hostnameOverride"): _NAMES,
-    ("spec", "hostNetwork"): "would open TensorFlow's port to other hosts; leave it out",
-    ("spec", "restartPolicy"): "is Never, because the launcher decides on restarts; leave it out",
-    ("spec", "activeDeadlineSeconds"): "comes from the job; set the job's deadlines instead",
+#: What a template may not set, by its path, and why.
+_RESERVED_IN_POD = {
+    "metadata/name": _NAMES,
+    "metadata/namespace": "is set in [aerotrain] namespace; leave it out",
+    "metadata/generateName": _NAMES,
+    "metadata/ownerReferences": "ties the pods to their job; leave it out",
+    "metadata/finalizers": "would keep pods after their job; leave it out",
+    "spec/hostname": _NAMES,
+    "spec/subdomain": _NAMES,
+    "spec/setHostnameAsFQDN": _NAMES,
+    "spec/hostnameOverride": _NAMES,
+    "spec/hostNetwork": "would open TensorFlow's port to other hosts; leave it out",
+    "spec/restartPolicy": "is Never, because the launcher decides on restarts; leave it out",
+    "spec/activeDeadlineSeconds": "comes from the job; set the job's deadlines instead",
 }
-_OWNED_BY_CONTAINER: Mapping[tuple[str, ...], str] = {
-    ("command",): _START,
-    ("args",): _START,
-    ("workingDir",): _START,
-    ("terminationMessagePath",): _MESSAGE,
-    ("terminationMessagePolicy",): _MESSAGE,
-    ("resources", "requests", "cpu"): _RESOURCES,
-    ("resources", "requests", "memory"): _RESOURCES,
-    ("resources", "limits", "memory"): _RESOURCES,
-    ("resources", "limits", "nvidia.com/gpu"): _RESOURCES,
-    ("resources", "limits", "google.com/tpu"): _RESOURCES,
+_RESERVED_IN_CONTAINER = {
+    "command": _START,
+    "args": _START,
+    "workingDir": _START,
+    "terminationMessagePath": _MESSAGE,
+    "terminationMessagePolicy": _MESSAGE,
+    "resources/requests/cpu": _RESOURCES,
+    "resources/requests/memory": _RESOURCES,
+    "resources/limits/memory": _RESOURCES,
+    "resources/limits/nvidia.com/gpu": _RESOURCES,
+    "resources/limits/google.com/tpu": _RESOURCES,
 }
-
-#: Values of reserved fields that a template may repeat, because they are the same.
-_HARMLESS: Mapping[tuple[str, ...], object] = {("spec", "restartPolicy"): "Never"}
-
-_OWNED_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/managed-by")
+_RESERVED_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/managed-by")
 
 
 def read_template(path: Path) -> Template:
@@ -113,19 +109,66 @@ def checked(template: Template, where: str) -> dict[str, Any]:
     for key, value in template.items():
         if key not in ("apiVersion", "kind", "metadata", "spec") and value:
             raise SpecError(f"{where} has {key!r}, which no Pod has; give it metadata and spec")
-    metadata = _part(template, "metadata", Mapping, where)
-    spec = _part(template, "spec", Mapping, where)
-    _refuse_owned({"metadata": metadata, "spec": spec}, _OWNED_BY_POD, where)
+    metadata, spec = (_part(template, key, Mapping, where) for key in ("metadata", "spec"))
+    _check_reserved({"metadata": metadata, "spec": spec}, _RESERVED_IN_POD, where)
     for kind in ("labels", "annotations"):
         for name in _part(metadata, kind, Mapping, where):
-            if str(name).startswith("aerotrain/") or name in _OWNED_LABELS:
+            if str(name).startswith("aerotrain/") or name in _RESERVED_LABELS:
                 raise SpecError(
                     f"{where} sets metadata.{kind} {name!r}, which the launcher sets; leave it out"
                 )
-    return {
-        "metadata": {key: metadata[key] for key in ("labels", "annotations") if key in metadata},
-        "spec": {**spec, **_containers(spec, where)},
-    }
+    _check_named(spec, where)
+    kept = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
+    return {"metadata": kept, "spec": _with_own_container(spec, where)}
+
+
+def _with_own_container(spec: Template, where: str) -> Template:
+    """The spec with the container that trains first, under the reserved name."""
+    if not spec.get("containers"):
+        return spec
+    containers = spec["containers"]
+    own = next((each for each in containers if each["name"] == CONTAINER), containers[0])
+    here = f"{where}, in its container {own['name']!r},"
+    _check_reserved(own, _RESERVED_IN_CONTAINER, here)
+    for variable in own.get("env") or ():
+        if is_reserved(variable["name"]):
+            raise SpecError(
+                f"{where} sets {variable['name']} in the environment of its container "
+                f"{own['name']!r}, which the launcher sets for each replica; leave it out"
+            )
+    others = (each for each in containers if each is not own)
+    return {**spec, "containers": [{**own, "name": CONTAINER}, *others]}
+
+
+def _check_named(part: Template, where: str, path: str = "") -> None:
+    """Check that all items of lists that are merged by name have one."""
+    for key in _NAMED_BY.keys() & part.keys():
+        for item in _part(part, key, list, where):
+            if not isinstance(item, Mapping) or _NAMED_BY[key] not in item:
+                raise SpecError(
+                    f"{where} has {path}{key} without {_NAMED_BY[key]}: {item!r}; give it one"
+                )
+            if key in _MERGED:
+                _check_named(item, where, f"{path}{item['name']}.")
+
+
+def _check_reserved(part: Template, reserved: Mapping[str, str], where: str) -> None:
+    for path, why in reserved.items():
+        value: Any = part
+        keys = path.split("/", 2)
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None and (path, value) != ("spec/restartPolicy", "Never"):
+            raise SpecError(f"{where} sets {'.'.join(keys)} to {value!r}, which {why}")
+
+
+def _part(whole: Template, key: str, kind: type, where: str) -> Any:
+    part = whole.get(key)
+    if part is None:
+        return {} if kind is Mapping else []
+    if not isinstance(part, kind):
+        raise SpecError(f"{where} has {key} {part!r}; write it as Kubernetes does")
+    return part
 
 
 def merge(base: Template, over: Template) -> dict[str, Any]:
@@ -158,54 +201,3 @@ def _merged_list(key: str, base: Sequence[Any], over: Sequence[Any]) -> list[Any
         below = merged.get(each[by], {}) if key in _MERGED else {}
         merged[each[by]] = merge(below, each)
     return list(merged.values())
-
-
-def _containers(spec: Template, where: str) -> dict[str, Any]:
-    """The lists of the spec that are merged by name; checks that each item has one."""
-    lists = dict(_named(spec, where, ""))
-    if "containers" not in lists:
-        return lists
-    containers = lists["containers"]
-    ours = next((each for each in containers if each["name"] == CONTAINER), containers[0])
-    _refuse_owned(ours, _OWNED_BY_CONTAINER, f"{where}, in its container {ours['name']!r},")
-    for each in ours.get("env") or ():
-        if is_reserved(each["name"]):
-            raise SpecError(
-                f"{where} sets {each['name']} in the environment of its container "
-                f"{ours['name']!r}, which the launcher sets for each replica; leave it out"
-            )
-    lists["containers"] = [
-        {**ours, "name": CONTAINER},
-        *(each for each in containers if each is not ours),
-    ]
-    return lists
-
-
-def _named(spec: Template, where: str, path: str) -> Iterator[tuple[str, list[Any]]]:
-    for key, by in _NAMED_BY.items():
-        if spec.get(key):
-            items = _part(spec, key, list, where)
-            for each in items:
-                if not isinstance(each, Mapping) or by not in each:
-                    raise SpecError(f"{where} has {path}{key} without {by}: {each!r}; give it one")
-                if key in _MERGED:
-                    dict(_named(each, where, f"{path}{each['name']}."))
-            yield key, items
-
-
-def _refuse_owned(part: Template, owned: Mapping[tuple[str, ...], str], where: str) -> None:
-    for path, why in owned.items():
-        value: Any = part
-        for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        if value is not None and value != _HARMLESS.get(path):
-            raise SpecError(f"{where} sets {'.'.join(path)} to {value!r}, which {why}")
-
-
-def _part(of: Template, key: str, kind: type, where: str) -> Any:
-    part = of.get(key)
-    if part is None:
-        return {} if kind is Mapping else []
-    if not isinstance(part, kind):
-        raise SpecError(f"{where} has {key} {part!r}; write it as Kubernetes does")
-    return part

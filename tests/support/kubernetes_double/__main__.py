@@ -1,26 +1,21 @@
-"""The double in a process of its own: ``python -m support.kubernetes_double --imagined running``.
+"""The double in a process of its own: ``python -m support.kubernetes_double``.
 
-Prints one line of JSON, ``{"url": …, "kubeconfig": …}``, and serves until its standard input is
-closed. ``POST /double/METHOD`` with a JSON object calls that method of ``Control``.
+Its pods are imagined, and run from the first. Prints one line of JSON, ``{"url": …, "kubeconfig":
+…}``, and serves until its standard input is closed. ``POST /double/METHOD`` with a JSON object
+calls that method of ``Control``.
 """
 
-import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from support.kubernetes_double.double import KubernetesDouble, state_named
+from support.kubernetes_double import statuses
+from support.kubernetes_double.double import KubernetesDouble
+from support.kubernetes_double.objects import Manifest
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--imagined", help="the state in which imagined pods begin; else processes")
-    given = parser.parse_args()
-    everyone = state_named(given.imagined) if given.imagined else None
-    with KubernetesDouble(given.folder, everyone=everyone, port=given.port) as double:
+    with KubernetesDouble(everyone=statuses.running()) as double:
         double.serve_control(Control(double))
         said = {"url": double.url, "kubeconfig": str(double.kubeconfig)}
         print(json.dumps(said), flush=True)
@@ -38,27 +33,25 @@ class Control:
             case "create":
                 return self._create(given["owner"], given["others"])
             case "become":
-                state = state_named(given["state"], *given.get("arguments", ()))
-                return self._double.become(given["name"], state, given.get("namespace", "default"))
+                state = getattr(statuses, given["state"])(*given.get("arguments", ()))
+                return self._double.become(given["name"], state)
             case "say":
                 return self._double.say(given["name"], *given["lines"])
             case "watching":
                 return self._double.watching
             case "requests":
-                return [
-                    {"at": each.at, "verb": each.verb, "resource": each.resource, "name": each.name}
-                    for each in self._double.requests[given.get("after", 0) :]
-                ]
+                after = self._double.requests[given.get("after", 0) :]
+                return [{"verb": each.verb, "resource": each.resource} for each in after]
         raise ValueError(f"a double in another process knows no {method!r}")
 
-    def _create(self, owner: dict[str, Any], others: list[dict[str, Any]]) -> None:
+    def _create(self, owner: Manifest, others: list[Manifest]) -> None:
         """Create objects that are owned by one of them."""
-        made = self._double.create(owner)
+        uid = self._double.create(owner)["metadata"]["uid"]
         reference = {
             "apiVersion": owner["apiVersion"],
             "kind": owner["kind"],
             "name": owner["metadata"]["name"],
-            "uid": made["metadata"]["uid"],
+            "uid": uid,
         }
         for each in others:
             each["metadata"]["ownerReferences"] = [reference]

@@ -1,20 +1,82 @@
 """What each verb does to the objects; this module does not depend on HTTP."""
 
-import base64
 import copy
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from support.kubernetes_double import admission, answers
-from support.kubernetes_double.access import Access
+from support.kubernetes_double.access import Access, check_quota
 from support.kubernetes_double.deletion import Deletion
-from support.kubernetes_double.kinds import PODS, REVIEWS, Kind, Target, read_fields, read_selector
-from support.kubernetes_double.objects import Manifest, Objects, Stored
-from support.kubernetes_double.watches import fields_match
+from support.kubernetes_double.objects import (
+    PODS,
+    REVIEWS,
+    Kind,
+    Manifest,
+    Objects,
+    Selection,
+    Stored,
+    timestamp,
+)
 
 #: Code and body of a response.
 Answer = tuple[int, bytes]
+
+_VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """The target of a path: a collection if ``name`` is empty."""
+
+    verb: str
+    kind: Kind
+    namespace: str
+    name: str
+    subresource: str
+
+    @property
+    def resource(self) -> str:
+        return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
+
+
+def read_path(method: str, path: str, query: Mapping[str, str], kinds: tuple[Kind, ...]) -> Target:
+    """The target of a request.
+
+    Raises:
+        ApiError: the path does not exist here.
+    """
+    start, *parts = path.strip("/").split("/")
+    group, version, *rest = [*(parts if start == "apis" else ["", *parts]), "", ""]
+    namespace = ""
+    if rest[0] == "namespaces" and rest[2]:
+        namespace, rest = rest[1], rest[2:]
+    plural, name, subresource, *_ = [*rest, "", "", ""]
+    for kind in kinds:
+        if (kind.group, kind.version, kind.plural) == (group, version, plural):
+            return Target(_verb(method, name, query), kind, namespace, name, subresource)
+    raise answers.no_such_path()
+
+
+def _verb(method: str, name: str, query: Mapping[str, str]) -> str:
+    if method == "GET":
+        reads = "get" if name else "list"
+        return "watch" if is_true(query.get("watch", "")) else reads
+    return "deletecollection" if method == "DELETE" and not name else _VERBS[method]
+
+
+def is_true(text: str) -> bool:
+    return text.lower() in ("1", "true")
+
+
+def read_selection(target: Target, query: Mapping[str, str]) -> Selection:
+    """The selection of a list or watch; selectors know equality only."""
+    labels, fields = (
+        dict(part.split("=", 1) for part in query.get(selector, "").split(",") if part)
+        for selector in ("labelSelector", "fieldSelector")
+    )
+    return Selection(target.kind, target.namespace, labels, fields)
 
 
 class Api:
@@ -33,45 +95,36 @@ class Api:
         Raises:
             ApiError: the request cannot be carried out.
         """
-        dry = query.get("dryRun") == "All"
         if target.kind is REVIEWS:
             return 201, json.dumps(self._access.review(body)).encode()
         if target.subresource == "eviction":
             return self._evict(self._found(target), body)
-        if target.subresource not in ("", "status"):
-            raise answers.no_such_path()
         match target.verb:
             case "create":
-                return self._create(target, body, dry)
+                return self._create(target, body, dry=query.get("dryRun") == "All")
             case "get":
                 return 200, self._found(target).whole()
             case "list":
-                return 200, self._list(target.kind, target.namespace, query)
-            case "patch" | "update":
-                return self._update(target, body, dry)
+                return 200, self._list(read_selection(target, query), query)
+            case "patch":
+                return 200, self._patch(self._found(target), body)
             case "delete":
-                return self._delete(self._found(target), {**query, **body}, dry)
+                return self._delete(self._found(target), {**query, **body})
             case "deletecollection":
-                listed = self._list(target.kind, target.namespace, query)
-                for item in json.loads(listed)["items"]:
-                    metadata = item["metadata"]
-                    found = self._objects.find(
-                        target.kind, metadata.get("namespace", ""), metadata["name"]
-                    )
-                    if found:
-                        self._deletion.delete(found, {**query, **body})
-                return 200, listed
+                for stored in self._objects.select(read_selection(target, query)):
+                    self._deletion.delete(stored, {})
+                return 200, _success()
         raise answers.no_such_path()
 
     def _found(self, target: Target) -> Stored:
         found = self._objects.find(target.kind, target.namespace, target.name)
         if found is None:
-            raise answers.not_found(target.kind.plural, target.name, target.kind.group)
+            raise answers.not_found(target.kind.plural, target.name)
         return found
 
-    def _create(self, target: Target, body: Manifest, dry: bool) -> Answer:
+    def _create(self, target: Target, body: Manifest, *, dry: bool) -> Answer:
         manifest = admission.prepare(target.kind, target.namespace, body, self._objects)
-        self._access.check_quota(target.kind, manifest, self._objects)
+        check_quota(target.kind, manifest, self._objects)
         if dry:
             whole = {"kind": target.kind.kind, "apiVersion": target.kind.api_version, **manifest}
             return 201, json.dumps(whole).encode()
@@ -81,82 +134,45 @@ class Api:
             self.run_pod(stored)
         return 201, answer
 
-    def _list(self, kind: Kind, namespace: str, query: Mapping[str, str]) -> bytes:
-        found = self._objects.select(kind, namespace, read_selector(query.get("labelSelector", "")))
-        fields = read_fields(kind, query.get("fieldSelector", ""))
-        if fields:
-            found = [stored for stored in found if fields_match(stored, fields)]
+    def _list(self, selection: Selection, query: Mapping[str, str]) -> bytes:
+        """One page; the token of the next one is the last namespace and name of this one."""
+        found = self._objects.select(selection)
         metadata: dict[str, Any] = {"resourceVersion": str(self._objects.version)}
-        if query.get("continue"):
-            version, *after = json.loads(base64.urlsafe_b64decode(query["continue"]))
-            if version < self._objects.oldest[kind]:
-                raise answers.ApiError(
-                    410,
-                    "The provided continue parameter is too old to display a consistent list "
-                    "result. You can start a new list without the continue parameter.",
-                )
-            metadata["resourceVersion"] = str(version)
-            found = [stored for stored in found if [stored.namespace, stored.name] > after]
+        if token := query.get("continue"):
+            after = tuple(token.split("/"))
+            found = [stored for stored in found if (stored.namespace, stored.name) > after]
         limit = int(query.get("limit") or 0)
         if 0 < limit < len(found):
-            last = found[limit - 1]
-            token = json.dumps([int(metadata["resourceVersion"]), last.namespace, last.name])
-            metadata["continue"] = base64.urlsafe_b64encode(token.encode()).decode()
-            metadata["remainingItemCount"] = len(found) - limit
             found = found[:limit]
+            metadata["continue"] = f"{found[-1].namespace}/{found[-1].name}"
+        kind = selection.kind
         head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": metadata}
         opening = json.dumps(head).encode()[:-1] + b',"items":['
         return opening + b",".join(stored.encoded for stored in found) + b"]}"
 
-    def _update(self, target: Target, body: Manifest, dry: bool) -> Answer:
-        stored = self._found(target)
-        _check_identity(stored, body.get("metadata") or {})
+    def _patch(self, stored: Stored, body: Manifest) -> bytes:
+        given, name = body.get("metadata") or {}, stored.name
+        if given.get("resourceVersion", str(stored.version)) != str(stored.version):
+            raise answers.modified(stored.kind.plural, name, "the object has been modified")
+        if given.get("uid", stored.uid) != stored.uid:
+            raise answers.invalid(stored.kind.kind, name, "metadata.uid", "field is immutable")
         before = stored.manifest()
-        after = merge(before, body) if target.verb == "patch" else {**before, **body}
-        for key in ("uid", "creationTimestamp", "name", "namespace", "resourceVersion"):
-            if key in before["metadata"]:
-                after["metadata"][key] = before["metadata"][key]
-        if target.kind is PODS and after["spec"] != before["spec"]:
-            message = (
-                "Forbidden: pod updates may not change fields other than "
-                "`spec.containers[*].image`,`spec.initContainers[*].image`,"
-                "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing "
-                "tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it "
-                "was previously negative)"
-            )
-            raise answers.invalid("Pod", stored.name, [("spec", "FieldValueForbidden", message)])
-        admission.check(target.kind, after)
-        if dry or after == before:  # a change without effect makes no new version
-            return 200, json.dumps(after).encode()
-        newer = self._objects.put(target.kind, after)
+        after = merge(before, body)
+        if stored.kind is PODS and after["spec"] != before["spec"]:
+            raise answers.invalid("Pod", name, "spec", "Forbidden: pod updates may not change it")
+        admission.check(stored.kind, after)
+        if after == before:  # a change without effect makes no new version
+            return stored.whole()
+        newer = self._objects.put(stored.kind, after)
         # A pod is removed only after its node has reported the end of its containers.
-        is_over = (
-            target.kind is not PODS or after["metadata"].get("deletionGracePeriodSeconds") == 0
-        )
-        if newer.deleting and not after["metadata"].get("finalizers") and is_over:
+        grace = after["metadata"].get("deletionGracePeriodSeconds")
+        if newer.deleting and (newer.kind is not PODS or grace == 0):
             self._objects.remove(newer)
-        return 200, newer.whole()
+        return newer.whole()
 
-    def _delete(self, stored: Stored, options: Manifest, dry: bool) -> Answer:
-        if "gracePeriodSeconds" in options:
-            options["gracePeriodSeconds"] = int(options["gracePeriodSeconds"])
-        if dry or options.get("dryRun"):
-            return 200, stored.whole()
-        left = self._deletion.delete(stored, options)
-        if left or stored.kind is PODS:
-            return 200, (left or stored).whole()
-        details: dict[str, Any] = {"name": stored.name, "kind": stored.kind.plural}
-        if stored.kind.group:
-            details["group"] = stored.kind.group
-        return 200, json.dumps(
-            {
-                "kind": "Status",
-                "apiVersion": "v1",
-                "metadata": {},
-                "status": "Success",
-                "details": {**details, "uid": stored.uid},
-            }
-        ).encode()
+    def _delete(self, stored: Stored, options: Manifest) -> Answer:
+        self._deletion.delete(stored, options)
+        return 200, stored.whole() if stored.kind is PODS else _success()
 
     def _evict(self, stored: Stored, body: Manifest) -> Answer:
         """Evict a pod, as the drain of a node does."""
@@ -165,25 +181,17 @@ class Api:
             "status": "True",
             "reason": "EvictionByEvictionAPI",
             "message": "Eviction API: evicting",
-            "lastProbeTime": None,
-            "lastTransitionTime": admission.timestamp(),
+            "lastTransitionTime": timestamp(),
         }
         marked = self._objects.change(
             stored, lambda it: it["status"].setdefault("conditions", []).append(condition)
         )
         self._deletion.delete(marked or stored, body.get("deleteOptions") or {})
-        said = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
-        return 201, json.dumps({**said, "code": 201}).encode()
+        return 201, _success()
 
 
-def _check_identity(stored: Stored, metadata: Mapping[str, Any]) -> None:
-    version = metadata.get("resourceVersion")
-    if version and version != str(stored.version):
-        raise answers.modified(stored.kind.plural, stored.name)
-    uid = metadata.get("uid")
-    if uid and uid != stored.uid:
-        cause = ("metadata.uid", "FieldValueInvalid", f'Invalid value: "{uid}": field is immutable')
-        raise answers.invalid(stored.kind.kind, stored.name, [cause])
+def _success() -> bytes:
+    return b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}'
 
 
 def merge(before: Any, patch: Any) -> Any:

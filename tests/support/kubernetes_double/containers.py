@@ -30,16 +30,10 @@ class Container:
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        folder: Path,
-        log: Log,
-        copy: Path,
+        self, command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Log
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._log = log
-        self._copy = copy.open("ab", buffering=0)
         self._mark = str(folder)
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self._process = subprocess.Popen(
@@ -51,13 +45,10 @@ class Container:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        self.pid = self._process.pid
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         threading.Thread(target=self._wait, daemon=True).start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def signal(self, number: int) -> None:
         """Send a signal to the first process alone, as the kubelet does."""
@@ -73,14 +64,12 @@ class Container:
     def _read(self) -> None:
         assert self._process.stdout
         for line in self._process.stdout:
-            self._copy.write(line)
             self._tell(self._log.write, line)
 
     def _wait(self) -> None:
         code = self._process.wait()
         self.kill()  # the kernel kills what is left in a container
         self._reader.join(_LAST_WORDS)
-        self._copy.close()
         self._tell(self._end, 128 - code if code < 0 else code)
 
     def _end(self, code: int) -> None:

@@ -1,16 +1,36 @@
 """The double as a test uses it: its objects, actions of users and controllers, and faults."""
 
+import asyncio
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
-from aerotrain.supervisor.processes import send
-from support.kubernetes_double import statuses
-from support.kubernetes_double.cluster import Cluster
+import yaml
+
+from support.kubernetes_double import admission
+from support.kubernetes_double.access import USER, Access
+from support.kubernetes_double.api import Api
+from support.kubernetes_double.deletion import Deletion
 from support.kubernetes_double.faults import Fault, Request
-from support.kubernetes_double.objects import Manifest
+from support.kubernetes_double.kubelet import Kubelet
+from support.kubernetes_double.logs import Log, Logs
+from support.kubernetes_double.objects import (
+    KINDS,
+    NAMESPACES,
+    PODS,
+    Manifest,
+    Objects,
+    Selection,
+    Stored,
+    kueue,
+)
+from support.kubernetes_double.server import Control, Server
 from support.kubernetes_double.statuses import Edit
+from support.kubernetes_double.watches import Watches
 
 T = TypeVar("T")
 
@@ -18,8 +38,86 @@ T = TypeVar("T")
 PATIENCE = 30.0
 
 
-class KubernetesDouble(Cluster):
-    """A cluster in a thread of this process; its methods may be called from any other thread."""
+class KubernetesDouble:
+    """A cluster in a thread of this process; its methods may be called from any other thread.
+
+    With ``everyone``, all pods are imagined and begin in this state; without it they are real
+    processes. If ``token`` is set, requests must carry it. ``kueue_version`` is that of the API of
+    Kueue, if it is installed.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        everyone: Edit | None = None,
+        token: str = "",
+        kueue_version: str = "",
+    ) -> None:
+        self._own_folder = None if folder else tempfile.TemporaryDirectory(prefix="kubernetes-")
+        self.folder = folder or Path(self._own_folder.name if self._own_folder else "")
+        self._kinds = {kind.plural: kind for kind in (*KINDS, *kueue(kueue_version))}
+        self._changed = threading.Condition()
+        self._objects = Objects()
+        self._logs = Logs(self._objects)
+        self._access = Access(token)
+        self._watches = Watches(self._objects)
+        self._kubelet = Kubelet(self._objects, self._logs, self.folder / "pods", everyone)
+        kinds = tuple(self._kinds.values())
+        self._deletion = Deletion(self._objects, kinds, self._kubelet.end)
+        api = Api(self._objects, self._access, self._deletion)
+        api.run_pod = self._kubelet.run
+        self._objects.listeners.append(lambda _: self._notify())
+        self._server = Server(api, self._access, self._watches, self._logs, kinds)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="kubernetes-double", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._thread.start()
+        self._await(self._server.listen())
+        self.create({"kind": "Namespace", "metadata": {"name": "default"}})
+        self._write_kubeconfig()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the processes of all pods, and the server."""
+        self._await(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        if self._own_folder:
+            self._own_folder.cleanup()
+
+    async def _end(self) -> None:
+        await self._kubelet.stop()
+        await self._server.go_away()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def serve_control(self, control: Control) -> None:
+        """Respond to ``POST /double/METHOD`` with ``control``, for clients in another process."""
+        self._server.control = control
+
+    # How to reach it
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.port}"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The file for KUBECONFIG and ``load_kube_config``."""
+        return self.folder / "kubeconfig"
+
+    def rotate_token(self, token: str) -> None:
+        """Accept only ``token`` from now on, and write it into the kubeconfig."""
+        self._access.token = token
+        self._write_kubeconfig()
 
     # What there is
 
@@ -28,16 +126,13 @@ class KubernetesDouble(Cluster):
 
     def find(self, plural: str, name: str, namespace: str = "default") -> Manifest | None:
         """The object in its present state, or None."""
-        kind = self._kind(plural)
-        where = namespace if kind.namespaced else ""
-        stored = self._call(lambda: self._objects.find(kind, where, name))
+        stored = self._call(lambda: self._objects.find(self._kinds[plural], namespace, name))
         return stored.manifest() if stored else None
 
     def all(self, plural: str, namespace: str = "") -> list[Manifest]:
         """All objects of a kind, in one namespace or in all."""
-        kind = self._kind(plural)
-        found = self._call(lambda: self._objects.select(kind, namespace))
-        return [stored.manifest() for stored in found]
+        selection = Selection(self._kinds[plural], namespace)
+        return [stored.manifest() for stored in self._call(lambda: self._objects.select(selection))]
 
     @property
     def requests(self) -> list[Request]:
@@ -67,6 +162,20 @@ class KubernetesDouble(Cluster):
 
     # What users and other parts of a cluster do
 
+    def create(self, manifest: Manifest, namespace: str = "default") -> Manifest:
+        """Create an object as an administrator would: no request, no permission needed."""
+        kind = next(kind for kind in self._kinds.values() if kind.kind == manifest["kind"])
+
+        def put() -> Stored:
+            where = namespace if kind.namespaced else ""
+            made = admission.prepare(kind, where, manifest, self._objects)
+            stored = self._objects.put(kind, made)
+            if kind is PODS:
+                self._kubelet.run(stored)
+            return stored
+
+        return self._call(put).manifest()
+
     def edit(self, plural: str, name: str, edit: Edit, namespace: str = "default") -> None:
         """Change an object by hand."""
         self._call(lambda: self._objects.change(self._stored(plural, name, namespace), edit))
@@ -75,11 +184,8 @@ class KubernetesDouble(Cluster):
         """Delete an object by hand; ``options`` as in DeleteOptions."""
         self._call(lambda: self._deletion.delete(self._stored(plural, name, namespace), options))
 
-    def kill(self, name: str, signal: int = 9, namespace: str = "default") -> None:
-        """Send a signal to the first process of each container of a pod that is a process."""
-        send(self.pids(name, namespace).values(), signal)
-
     def pids(self, name: str, namespace: str = "default") -> dict[str, int]:
+        """The process of each container of a pod."""
         return self._call(lambda: self._kubelet.pids(self._stored("pods", name, namespace)))
 
     # Imagined pods
@@ -101,61 +207,36 @@ class KubernetesDouble(Cluster):
         """Keep deletions of this imagined pod from finishing, as on an unresponsive node."""
         self._call(lambda: self._kubelet.held.add((namespace, name)))
 
-    def release(self, name: str, namespace: str = "default") -> None:
-        self._call(lambda: self._kubelet.release(self._stored("pods", name, namespace)))
-
-    def say(
-        self,
-        name: str,
-        *lines: str,
-        namespace: str = "default",
-        container: str = "",
-        end: str = "\n",
-    ) -> None:
+    def say(self, name: str, *lines: str, namespace: str = "default") -> None:
         """Add lines to the log of a pod."""
 
-        def write() -> None:
-            stored = self._stored("pods", name, namespace)
-            first = stored.manifest()["spec"]["containers"][0]["name"]
+        def write(log: Log) -> None:
             for line in lines:
-                self._logs.of(stored.uid, container or first).write(f"{line}{end}".encode())
+                log.write(f"{line}\n".encode())
 
-        self._call(write)
+        self._with_log(name, namespace, write)
 
-    def tell(
-        self,
-        name: str,
-        reason: str,
-        message: str,
-        type_: str = "Warning",
-        namespace: str = "default",
-    ) -> None:
-        """Write an event about a pod."""
+    def tell(self, name: str, reason: str, message: str, namespace: str = "default") -> None:
+        """Write a warning about a pod."""
         self._call(
-            lambda: self._kubelet.tell(
-                self._stored("pods", name, namespace), type_, reason, message
-            )
+            lambda: self._kubelet.tell(self._stored("pods", name, namespace), reason, message)
         )
 
     # Faults
 
-    def fail(self, status: int = 0, **order: Any) -> Fault:
+    def fail(self, status: int, **order: Any) -> Fault:
         """Order a failure of the next requests that match; ``Fault`` describes the options."""
-        fault = Fault(status=status, **order)
-        self._call(lambda: self._server.faults.ordered.append(fault))
+        fault = Fault(status, **order)
+        self._call(lambda: self._server.faults.append(fault))
         return fault
 
     def deny(self, verb: str, resource: str) -> None:
-        """Revoke a permission: ``deny("list", "pods")``, ``deny("*", "pods/log")``."""
+        """Revoke a permission, as ``deny("get", "pods/log")``."""
         self._access.denied.add((verb, resource))
 
     def allow(self, verb: str, resource: str) -> None:
         """Grant a revoked permission again."""
         self._access.denied.discard((verb, resource))
-
-    def obey(self, rules: Sequence[Mapping[str, Any]]) -> None:
-        """Allow what the ``rules`` of a Role allow, and nothing else."""
-        self._access.rules = rules
 
     def cut_watches(self) -> None:
         """Break the connection of every open watch in the middle of a line."""
@@ -165,10 +246,6 @@ class KubernetesDouble(Cluster):
         """Send every open watch the error 410, and forget the versions before now."""
         self._call(self._objects.forget_history)
         self._call(self._watches.expire)
-
-    def forget_history(self) -> None:
-        """Respond with 410 to every watch from a version before now."""
-        self._call(self._objects.forget_history)
 
     def cut_logs(self) -> None:
         """Break the connection of every log that is followed."""
@@ -180,44 +257,70 @@ class KubernetesDouble(Cluster):
         A kubelet does so while it cannot read the file; with an empty text the lines are back.
         """
 
-        def hide() -> None:
-            stored = self._stored("pods", name, namespace)
-            first = stored.manifest()["spec"]["containers"][0]["name"]
-            log = self._logs.of(stored.uid, first)
+        def hide(log: Log) -> None:
             log.trouble = answer.encode()
             log.cut()
 
-        self._call(hide)
+        self._with_log(name, namespace, hide)
 
-    def rotate_log(
-        self, name: str, keep: int = 0, namespace: str = "default", container: str = ""
-    ) -> None:
-        """Serve only the newest ``keep`` lines, and later ones, to new requests."""
-
-        def rotate() -> None:
-            stored = self._stored("pods", name, namespace)
-            first = stored.manifest()["spec"]["containers"][0]["name"]
-            self._logs.of(stored.uid, container or first).rotate(keep)
-
-        self._call(rotate)
-
-    def go_away(self) -> None:
-        """Refuse every connection, as a machine does whose API server is down."""
-        self._await(self._server.go_away())
-
-    def come_back(self) -> None:
-        self._await(self._server.listen())
+    def rotate_log(self, name: str, namespace: str = "default") -> None:
+        """Serve only later lines to new requests."""
+        self._with_log(name, namespace, Log.rotate)
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        self.go_away()
+        """Refuse every connection, as a machine does whose API server is down."""
+        self._await(self._server.go_away())
         try:
             yield
         finally:
-            self.come_back()
+            self._await(self._server.listen())
 
+    # Calls between threads
 
-def state_named(name: str, *arguments: Any) -> Edit:
-    """The state that a program outside this process requests by name."""
-    edit: Edit = getattr(statuses, name)(*arguments)
-    return edit
+    def _call(self, function: Callable[[], T]) -> T:
+        """Run ``function`` in the thread of the double."""
+        if threading.current_thread() is self._thread:  # ``Control`` is called there
+            return function()
+
+        async def run() -> T:
+            return function()
+
+        return self._await(run())
+
+    def _await(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _stored(self, plural: str, name: str, namespace: str) -> Stored:
+        kind = self._kinds[plural]
+        stored = self._objects.find(kind, "" if kind is NAMESPACES else namespace, name)
+        assert stored, f"there is no {plural} {namespace}/{name} in this double"
+        return stored
+
+    def _with_log(self, name: str, namespace: str, change: Callable[[Log], None]) -> None:
+        """Change the log of a pod's first container."""
+
+        def run() -> None:
+            stored = self._stored("pods", name, namespace)
+            container = stored.manifest()["spec"]["containers"][0]["name"]
+            change(self._logs.of(stored.uid, container))
+
+        self._call(run)
+
+    def _write_kubeconfig(self) -> None:
+        user = {"token": self._access.token} if self._access.token else {}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "double",
+            "clusters": [{"name": "double", "cluster": {"server": self.url}}],
+            "users": [{"name": USER, "user": user}],
+            "contexts": [{"name": "double", "context": {"cluster": "double", "user": USER}}],
+        }
+        new = self.kubeconfig.with_suffix(".new")
+        new.write_text(yaml.safe_dump(config))
+        new.replace(self.kubeconfig)

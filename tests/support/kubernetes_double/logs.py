@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from support.kubernetes_double import answers
-from support.kubernetes_double.kinds import PODS, is_true
-from support.kubernetes_double.objects import Manifest, Objects
+from support.kubernetes_double.api import is_true
+from support.kubernetes_double.objects import PODS, Objects
 from support.kubernetes_double.watches import CUT
 
 
@@ -24,18 +24,18 @@ class Log:
     trouble: bytes = b""  # what the kubelet answers while it cannot read the file
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def write(self, line: bytes, at: int | None = None) -> None:
+    def write(self, line: bytes) -> None:
         """Add a line; it has no line end if the container left it unfinished."""
-        self.lines.append((at or time.time_ns(), line))
+        self.lines.append((time.time_ns(), line))
         self._tell()
 
     def close(self) -> None:
         self.closed = True
         self._tell()
 
-    def rotate(self, keep: int) -> None:
-        """Begin a new file: a new request gets its ``keep`` lines and no older ones."""
-        self.first = max(self.first, len(self.lines) - keep)
+    def rotate(self) -> None:
+        """Begin a new file: a new request gets no older lines."""
+        self.first = len(self.lines)
 
     def cut(self) -> None:
         self.cuts += 1
@@ -69,10 +69,8 @@ class Logs:
             for log in logs.values():
                 log.cut()
 
-    def read(
-        self, namespace: str, pod: str, query: Mapping[str, str]
-    ) -> AsyncIterator[bytes] | None:
-        """The response to ``GET pods/NAME/log``, None for a response without content.
+    def read(self, namespace: str, pod: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """The response to ``GET pods/NAME/log``.
 
         Raises:
             ApiError: there is no such pod or container, or it has no log yet.
@@ -80,44 +78,22 @@ class Logs:
         stored = self._objects.find(PODS, namespace, pod)
         if stored is None:
             raise answers.not_found("pods", pod)
-        container = _container(stored.manifest(), query.get("container", ""))
-        if container is None:
-            return None
-        log = self.of(stored.uid, container)
-        return _lines(log, query)
-
-
-def _container(pod: Manifest, asked: str) -> str | None:
-    """The requested container; None while the pod has no node."""
-    name = pod["metadata"]["name"]
-    containers = [each["name"] for each in pod["spec"]["containers"]]
-    every = containers + [each["name"] for each in pod["spec"].get("initContainers") or ()]
-    if not asked and len(every) > 1:
-        raise answers.ApiError(
-            400,
-            f"a container name must be specified for pod {name}, choose one of: "
-            f"[{' '.join(containers)}]",
-        )
-    container = asked or containers[0]
-    if container not in every:
-        raise answers.ApiError(400, f"container {container} is not valid for pod {name}")
-    if "nodeName" not in pod["spec"]:
-        return None
-    status = pod["status"]
-    for each in [*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ())]:
-        if each["name"] == container and "waiting" in each["state"]:
-            reason = each["state"]["waiting"]["reason"]
-            state = f"is waiting to start: {reason}"
-            if reason in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
-                state = "is waiting to start: trying and failing to pull image"
-            raise answers.ApiError(400, f'container "{container}" in pod "{name}" {state}')
-    return container
+        manifest = stored.manifest()
+        container = query.get("container") or manifest["spec"]["containers"][0]["name"]
+        statuses = manifest["status"].get("containerStatuses", ())
+        states = {each["name"]: each["state"] for each in statuses}
+        if "waiting" in states.get(container, {"waiting": {}}):
+            message = f'container "{container}" in pod "{pod}" is waiting to start'
+            raise answers.ApiError(400, message)
+        return _lines(self.of(stored.uid, container), query)
 
 
 async def _lines(log: Log, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-    stamped = is_true(query.get("timestamps", ""))
-    follow = is_true(query.get("follow", ""))
-    since = _since(query)
+    stamped, follow = (is_true(query.get(name, "")) for name in ("timestamps", "follow"))
+    # An API server passes ``sinceTime`` on to the kubelet in whole seconds.
+    since = 0
+    if "sinceTime" in query:
+        since = int(datetime.fromisoformat(query["sinceTime"]).timestamp()) * 10**9
     at = log.first
     if "tailLines" in query:
         at = max(at, len(log.lines) - int(query["tailLines"]))
@@ -140,24 +116,6 @@ async def _lines(log: Log, query: Mapping[str, str]) -> AsyncIterator[bytes]:
             return
         if news is log.news:
             await news.wait()
-
-
-def _since(query: Mapping[str, str]) -> int:
-    """Nanoseconds; an API server passes ``sinceTime`` on to the kubelet in whole seconds."""
-    if "sinceSeconds" in query:
-        return time.time_ns() - int(query["sinceSeconds"]) * 10**9
-    if "sinceTime" not in query:
-        return 0
-    try:
-        moment = datetime.fromisoformat(query["sinceTime"])
-    except ValueError as error:
-        text = query["sinceTime"]
-        raise answers.ApiError(
-            400,
-            f'parsing time "{text}" as "2006-01-02T15:04:05Z07:00": cannot parse "{text}" as '
-            '"2006"',
-        ) from error
-    return int(moment.timestamp()) * 10**9
 
 
 def _stamp(nanoseconds: int) -> bytes:

@@ -11,20 +11,11 @@ from aiohttp import web
 
 from support.kubernetes_double import answers
 from support.kubernetes_double.access import Access
-from support.kubernetes_double.api import Api
-from support.kubernetes_double.faults import Fault, Faults, Request
-from support.kubernetes_double.kinds import (
-    Kind,
-    Target,
-    discovery,
-    is_true,
-    read_fields,
-    read_path,
-    read_selector,
-)
+from support.kubernetes_double.api import Api, Target, is_true, read_path, read_selection
+from support.kubernetes_double.faults import Fault, Request, next_fault
 from support.kubernetes_double.logs import Logs
-from support.kubernetes_double.nodes import Tempo
-from support.kubernetes_double.watches import CUT, Watch, Watches
+from support.kubernetes_double.objects import Kind
+from support.kubernetes_double.watches import CUT, Watches
 
 #: A real server chooses between half an hour and an hour.
 WATCH_SECONDS = 1800.0
@@ -44,8 +35,7 @@ class Server:
     watches: Watches
     logs: Logs
     kinds: tuple[Kind, ...]
-    tempo: Tempo
-    faults: Faults = field(default_factory=Faults)
+    faults: list[Fault] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     control: Control | None = None  # for a double in a process of its own
     port: int = 0
@@ -74,22 +64,17 @@ class Server:
                 connection.transport.abort()
 
     async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
-        query = dict(http.query)
-        found = discovery(http.path, self.kinds) if http.method == "GET" else None
-        if found is not None:
-            return web.json_response(found)
-        if http.path in ("/healthz", "/readyz", "/livez"):
-            return web.Response(text="ok")
         if self.control and http.path.startswith("/double/"):
             given = await http.json()
             return web.json_response(self.control(http.path.removeprefix("/double/"), given))
+        if found := _discovered(http.path, self.kinds):
+            return web.json_response(found)
+        query = dict(http.query)
         try:
             target = read_path(http.method, http.path, query, self.kinds)
         except answers.ApiError as refusal:
             return _refuse(refusal)
-        request = Request(
-            target.verb, target.resource, target.namespace, target.name, http.path, query
-        )
+        request = Request(target.verb, target.resource, target.namespace, target.name, query)
         self.requests.append(request)
         try:
             response = await self._answer(http, target, request)
@@ -102,58 +87,38 @@ class Server:
         self, http: web.BaseRequest, target: Target, request: Request
     ) -> web.StreamResponse:
         body = await http.read()
-        fault = self.faults.next(request)
-        if fault:
-            await asyncio.sleep(fault.seconds)
-            if not fault.done:
-                _fail(http, fault, request)
-        self.access.check(
-            http.headers.get("Authorization", ""),
-            target.verb,
-            target.kind,
-            target.resource,
-            (target.namespace, target.name),
-        )
+        fault = next_fault(self.faults, request)
+        if fault and not fault.done:
+            raise fault.refusal()
+        credential = http.headers.get("Authorization", "")
+        self.access.check(credential, target.verb, target.kind, target.resource, target.namespace)
         if target.verb == "watch":
             request.status = 200
-            return await self._watch(http, target, request.query)
+            since = int(request.query.get("resourceVersion") or 0) or None
+            seconds = float(request.query.get("timeoutSeconds") or WATCH_SECONDS)
+            selection = read_selection(target, request.query)
+            return await _stream(http, self.watches.follow(selection, since, seconds))
         if target.subresource == "log":
-            return await self._log(http, target, request)
-        if target.verb == "patch" and "merge-patch+json" not in http.content_type:
-            raise answers.ApiError(
-                415,
-                "the body of the request was in an unknown format - accepted media types include: "
-                "application/merge-patch+json, application/strategic-merge-patch+json",
-            )
-        code, encoded = self.api.answer(target, request.query, _read(body))
+            lines = self.logs.read(target.namespace, target.name, request.query)
+            request.status = 200
+            if is_true(request.query.get("follow", "")):
+                return await _stream(http, lines, "text/plain")
+            return web.Response(body=b"".join([line async for line in lines]))
+        code, encoded = self.api.answer(target, request.query, json.loads(body or b"{}"))
         if fault:
-            _fail(http, fault, request)
+            raise fault.refusal()
         return web.Response(status=code, body=encoded, content_type="application/json")
 
-    async def _watch(
-        self, http: web.BaseRequest, target: Target, query: dict[str, str]
-    ) -> web.StreamResponse:
-        fields = read_fields(target.kind, query.get("fieldSelector", ""))
-        if target.name:
-            fields["metadata.name"] = target.name
-        selector = read_selector(query.get("labelSelector", ""))
-        watch = Watch(target.kind, target.namespace, selector, fields)
-        since = int(query.get("resourceVersion") or 0) or None
-        seconds = float(query.get("timeoutSeconds") or WATCH_SECONDS)
-        marks = self.tempo.bookmark if is_true(query.get("allowWatchBookmarks", "")) else None
-        return await _stream(http, self.watches.follow(watch, since, seconds, marks))
 
-    async def _log(
-        self, http: web.BaseRequest, target: Target, request: Request
-    ) -> web.StreamResponse:
-        lines = self.logs.read(target.namespace, target.name, request.query)
-        request.status = 200
-        if lines is None:
-            return web.Response(status=204)
-        if is_true(request.query.get("follow", "")):
-            return await _stream(http, lines, "text/plain")
-        body = b"".join([line async for line in lines])
-        return web.Response(body=body, content_type="text/plain")
+def _discovered(path: str, kinds: tuple[Kind, ...]) -> dict[str, Any] | None:
+    """The versions of a group, or the kinds of one version, by which a client finds Kueue."""
+    group, _, version = path.removeprefix("/apis/").partition("/")
+    served = [kind for kind in kinds if kind.group == group and version in ("", kind.version)]
+    if not group or not served:
+        return None
+    if version:
+        return {"resources": [{"name": kind.plural} for kind in served]}
+    return {"versions": [{"version": served[0].version}]}
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
@@ -167,14 +132,15 @@ async def _stream(
     http: web.BaseRequest, lines: AsyncIterator[bytes], content_type: str = "application/json"
 ) -> web.StreamResponse:
     """Send the lines as they come; at the mark of a cut, half a line, then disconnect."""
-    half = None if content_type == "application/json" else 0
     response = web.StreamResponse(headers={"Content-Type": content_type})
     await response.prepare(http)
     try:
         async for line in lines:
             if line == CUT:
-                await response.write(b'{"type":"MODIFIED","object":{"kind":"Pod","api'[:half])
-                _drop(http)
+                if content_type == "application/json":
+                    await response.write(b'{"type":"MODIFIED","object":{"kind":"Pod","api')
+                if http.transport:
+                    http.transport.close()
                 break
             await response.write(line)
         with suppress(ConnectionError):
@@ -184,31 +150,6 @@ async def _stream(
     return response
 
 
-def _fail(http: web.BaseRequest, fault: Fault, request: Request) -> None:
-    if fault.drop:
-        _drop(http)
-        raise answers.ApiError(500, "this is never read: the connection is broken")
-    if fault.status:
-        raise fault.refusal(request)
-
-
-def _drop(http: web.BaseRequest) -> None:
-    if http.transport:
-        http.transport.close()
-
-
-def _read(body: bytes) -> dict[str, Any]:
-    if not body:
-        return {}
-    if body.startswith(b"k8s\0"):
-        raise answers.ApiError(415, "the double reads no protobuf; send JSON")
-    try:
-        return dict(json.loads(body))
-    except ValueError as error:
-        raise answers.ApiError(400, f"error parsing the body: {error}") from error
-
-
 def _refuse(refusal: answers.ApiError) -> web.Response:
     content_type, body = refusal.body()
-    headers = {"Content-Type": content_type, **refusal.headers}
-    return web.Response(status=refusal.code, body=body, headers=headers)
+    return web.Response(status=refusal.code, body=body, headers={"Content-Type": content_type})

@@ -1,24 +1,18 @@
 """The states of pods as a real cluster shows them, each as an edit of a pod's manifest.
 
 Every function here returns such an edit, for ``KubernetesDouble.become`` and ``imagine``; the
-kubelet of this double uses them too.
+kubelet of this double uses them too. All other states, as the API shows them, are rows of
+``tests/pod_states.yaml``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
-from support.kubernetes_double.admission import managed, timestamp
-from support.kubernetes_double.kinds import PODS
-from support.kubernetes_double.objects import Manifest
+from support.kubernetes_double.objects import Manifest, timestamp
 
 Edit = Callable[[Manifest], None]
 
 NODE = "double-node"
-NO_GPU = (
-    "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. no new claims to deallocate, "
-    "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
-)
 
 
 def running() -> Edit:
@@ -26,23 +20,11 @@ def running() -> Edit:
 
     def edit(pod: Manifest) -> None:
         _schedule(pod)
-        _condition(pod, "PodReadyToStartContainers", "True")
-        status = pod["status"]
-        status |= {"phase": "Running", "podIP": "10.42.0.17", "podIPs": [{"ip": "10.42.0.17"}]}
+        pod["status"]["phase"] = "Running"
         for each in _statuses(pod):
             if "terminated" not in each["state"]:
-                each |= {
-                    "state": {"running": {"startedAt": timestamp()}},
-                    "ready": True,
-                    "started": True,
-                    "imageID": f"sha256:{uuid4().hex}{uuid4().hex}",
-                    "containerID": f"containerd://{uuid4().hex}{uuid4().hex}",
-                    "resources": {},
-                    "user": {"linux": {"uid": 1000, "gid": 1000, "supplementalGroups": [1000]}},
-                }
+                each |= {"state": {"running": {"startedAt": timestamp()}}, "ready": True}
         _ready(pod, "True")
-        fields = pod["metadata"].setdefault("managedFields", [{}])
-        fields[1:] = [managed("kubelet", PODS, {"status": status})]
 
     return edit
 
@@ -57,42 +39,18 @@ def scheduled() -> Edit:
     return edit
 
 
-def ready_to_start() -> Edit:
-    """Volumes and network are ready, and no container is."""
-
-    def edit(pod: Manifest) -> None:
-        _schedule(pod)
-        _condition(pod, "PodReadyToStartContainers", "True")
-
-    return edit
-
-
-def waiting(reason: str, message: str = "", container: str = "") -> Edit:
+def waiting(reason: str, message: str = "") -> Edit:
     """Containers wait: ContainerCreating, ErrImagePull, ImagePullBackOff, InvalidImageName …"""
 
     def edit(pod: Manifest) -> None:
         _schedule(pod)
-        if reason != "ContainerCreating":
-            _condition(pod, "PodReadyToStartContainers", "True")
         for each in _statuses(pod):
-            if container in ("", each["name"]):
-                state = {"reason": reason, **({"message": message} if message else {})}
-                each["state"] = {"waiting": state}
+            each["state"] = {"waiting": {"reason": reason, "message": message}}
 
     return edit
 
 
-def image_pull_back_off(message: str = "") -> Edit:
-    return waiting(
-        "ImagePullBackOff",
-        message
-        or 'Back-off pulling image "registry.example/none:1": ErrImagePull: failed to pull and '
-        'unpack image "registry.example/none:1": failed to resolve image: '
-        "registry.example/none:1: not found",
-    )
-
-
-def unschedulable(message: str = NO_GPU) -> Edit:
+def unschedulable(message: str = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.") -> Edit:
     def edit(pod: Manifest) -> None:
         _condition(pod, "PodScheduled", "False", "Unschedulable", message)
 
@@ -119,36 +77,34 @@ def terminated(exit_code: int, reason: str = "", message: str = "", container: s
             if container not in ("", each["name"]) or "terminated" in each["state"]:
                 continue
             started = each["state"].get("running", {}).get("startedAt", "1970-01-01T00:00:00Z")
-            state: dict[str, Any] = {
-                "exitCode": exit_code,
-                "reason": reason or ("Error" if exit_code else "Completed"),
-                "startedAt": started,
-                "finishedAt": timestamp(),
-                "containerID": each.get("containerID", ""),
+            each["state"] = {
+                "terminated": {
+                    "exitCode": exit_code,
+                    "reason": reason or ("Error" if exit_code else "Completed"),
+                    "startedAt": started,
+                    "finishedAt": timestamp(),
+                    "message": message,
+                }
             }
-            each["state"] = {"terminated": {**state, **({"message": message} if message else {})}}
-            each |= {"ready": False, "started": False}
-        codes = _codes(pod)
-        if None in codes:
-            _ready(pod, "False", "ContainersNotReady")
-        else:
-            _ready(pod, "False", "PodFailed" if any(codes) else "PodCompleted")
+        _ready(pod, "False")
 
     return edit
 
 
 def ended() -> Edit:
-    """The phase after the containers have terminated."""
+    """The phase once every container has terminated; before that, no change."""
 
     def edit(pod: Manifest) -> None:
-        pod["status"]["phase"] = "Failed" if any(_codes(pod)) else "Succeeded"
-        _condition(pod, "PodReadyToStartContainers", "False")
+        states = [each["state"].get("terminated") for each in _statuses(pod)]
+        codes = [state["exitCode"] for state in states if state]
+        if codes and len(codes) == len(states):
+            pod["status"]["phase"] = "Failed" if any(codes) else "Succeeded"
 
     return edit
 
 
-def exited(exit_code: int, message: str = "", container: str = "") -> Edit:
-    return both(terminated(exit_code, "", message, container), ended())
+def exited(exit_code: int, message: str = "") -> Edit:
+    return both(terminated(exit_code, "", message), ended())
 
 
 def out_of_memory(exit_code: int = 137) -> Edit:
@@ -156,65 +112,11 @@ def out_of_memory(exit_code: int = 137) -> Edit:
     return both(terminated(exit_code, "OOMKilled"), ended())
 
 
-def failed(reason: str, message: str) -> Edit:
-    """The pod as a whole: Evicted, DeadlineExceeded, NodeLost, OutOfcpu, NodeShutdown …"""
-
-    def edit(pod: Manifest) -> None:
-        pod["status"] |= {"phase": "Failed", "reason": reason, "message": message}
-
-    return edit
-
-
-def evicted() -> Edit:
-    message = (
-        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 92Mi. "
-        "Container replica was using 1800Mi, request is 1Gi, has larger consumption of memory. "
-    )
-    lost = "The container could not be located when the pod was terminated"
-    return both(
-        disruption("TerminationByKubelet", message),
-        terminated(137, "ContainerStatusUnknown", lost),
-        failed("Evicted", message),
-    )
-
-
-def disruption(reason: str, message: str = "") -> Edit:
-    """``DisruptionTarget``: PreemptionByScheduler, DeletionByTaintManager, …"""
-
-    def edit(pod: Manifest) -> None:
-        _condition(pod, "DisruptionTarget", "True", reason, message)
-
-    return edit
-
-
-def node_lost() -> Edit:
-    """What the node controller writes for an unresponsive node; the pod stays in phase Running."""
-
-    def edit(pod: Manifest) -> None:
-        name = pod["metadata"]["name"]
-        pod["status"] |= {
-            "reason": "NodeLost",
-            "message": f"Node {NODE} which was running pod {name} is unresponsive",
-        }
-        _ready(pod, "False")
-
-    return edit
-
-
 def node_not_ready() -> Edit:
     """What the node controller writes at first for an unresponsive node."""
 
     def edit(pod: Manifest) -> None:
-        for each in pod["status"]["conditions"]:
-            if each["type"] == "Ready":
-                each["status"] = "False"
-
-    return edit
-
-
-def unknown() -> Edit:
-    def edit(pod: Manifest) -> None:
-        pod["status"]["phase"] = "Unknown"
+        _condition(pod, "Ready", "False")
 
     return edit
 
@@ -229,37 +131,21 @@ def both(*edits: Edit) -> Edit:
     return edit
 
 
-def raw(status: Mapping[str, Any]) -> Edit:
-    """Any status, which replaces the present one."""
-
-    def edit(pod: Manifest) -> None:
-        pod["status"] = dict(status)
-
-    return edit
-
-
 def _schedule(pod: Manifest) -> None:
     """What the kubelet shows first: the node, and containers that are being created."""
-    status = pod["status"]
     pod["spec"]["nodeName"] = NODE
     pod["spec"].pop("schedulingGates", None)
-    if "containerStatuses" in status:
+    if "containerStatuses" in pod["status"]:
         return
-    status |= {"hostIP": "127.0.0.1", "hostIPs": [{"ip": "127.0.0.1"}], "startTime": timestamp()}
-    status["conditions"] = []  # the kubelet lists them in an order of its own
-    _condition(pod, "PodReadyToStartContainers", "False")
-    _condition(pod, "Initialized", "True")
-    _ready(pod, "False", "ContainersNotReady")
     _condition(pod, "PodScheduled", "True")
-    status["containerStatuses"] = [
+    _ready(pod, "False")
+    pod["status"]["containerStatuses"] = [
         {
             "name": container["name"],
             "image": container["image"],
-            "imageID": "",
+            "imageID": "",  # without it, the official clients read no pod
             "ready": False,
-            "started": False,
             "restartCount": 0,
-            "lastState": {},
             "state": {"waiting": {"reason": "ContainerCreating"}},
         }
         for container in pod["spec"]["containers"]
@@ -271,30 +157,12 @@ def _statuses(pod: Manifest) -> list[dict[str, Any]]:
     return statuses
 
 
-def _codes(pod: Manifest) -> list[int | None]:
-    """The exit code of each container; None if it has not ended."""
-    states = (each["state"].get("terminated", {}) for each in _statuses(pod))
-    return [state.get("exitCode") for state in states]
-
-
-def _ready(pod: Manifest, value: str, reason: str = "") -> None:
-    names = [container["name"] for container in pod["spec"]["containers"]]
-    unready = f"containers with unready status: [{' '.join(names)}]"
-    message = unready if reason == "ContainersNotReady" else ""
+def _ready(pod: Manifest, value: str) -> None:
     for kind in ("Ready", "ContainersReady"):
-        _condition(pod, kind, value, reason, message)
+        _condition(pod, kind, value)
 
 
 def _condition(pod: Manifest, kind: str, value: str, reason: str = "", message: str = "") -> None:
     conditions = pod["status"].setdefault("conditions", [])
-    new = {"type": kind, "status": value, "lastProbeTime": None}
-    new |= {key: text for key, text in (("reason", reason), ("message", message)) if text}
-    for index, old in enumerate(conditions):
-        if old["type"] == kind:
-            same = old["status"] == value
-            conditions[index] = {
-                **new,
-                "lastTransitionTime": old["lastTransitionTime"] if same else timestamp(),
-            }
-            return
-    conditions.append({**new, "lastTransitionTime": timestamp()})
+    conditions[:] = [each for each in conditions if each["type"] != kind]
+    conditions.append({"type": kind, "status": value, "reason": reason, "message": message})
