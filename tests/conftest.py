@@ -51,7 +51,7 @@ LONGEST = [
     "test_process_recovery.py",  # waits
     "test_training.py",
     "test_legacy_keras.py",
-    "test_embeddings.py",
+    "test_shared_batches.py",
     "test_old_groups.py",  # waits
     "test_scaffold.py",
     "test_local.py",

@@ -42,27 +42,19 @@ def measured_and_served(pipeline, model):
     return metrics, loaded.signatures["serving_default"]
 
 
-def test_a_text_classifier_is_trained_evaluated_and_served(pipeline_of):
+def test_a_text_classifier_with_an_embedding_trains_on_parameter_servers_and_is_served(pipeline_of):
     pipeline = pipeline_of("text")
-    model = train(pipeline.replica("train", "text", model="text", data=pipeline.data, epochs=8))
+    with pipeline.cluster("text", model="text", epochs=16) as processes:
+        read_until(processes["chief"], "epoch 16 of 16")
+        assert processes["chief"].wait(60) == ExitCode.OK
+    result = pipeline.folder / "store/runs/text/train/result.json"
+    model = json.loads(result.read_text())["value"]
+    assert ModelManifest.load(model).strategy == "parameter_server"
     metrics, served = measured_and_served(pipeline, model)
     assert metrics["accuracy"] > 0.95
     lines = ["The parcel was late and torn", "it was superb", "we found it awful today"]
     given = served(line=tf.constant(lines))["predictions"].numpy().ravel()
     assert list(given > 0.5) == [False, True, False]
-
-
-def test_a_text_classifier_trains_with_its_embedding_on_parameter_servers(pipeline_of):
-    pipeline = pipeline_of("text")
-    with pipeline.cluster("text-servers", model="text", epochs=16) as processes:
-        read_until(processes["chief"], "epoch 16 of 16")
-        assert processes["chief"].wait(60) == ExitCode.OK
-    result = pipeline.folder / "store/runs/text-servers/train/result.json"
-    model = json.loads(result.read_text())["value"]
-    assert ModelManifest.load(model).strategy == "parameter_server"
-    measured = {"model": model, "data": pipeline.data}
-    metrics = evaluate.run(pipeline.replica("evaluate", "of-servers", **measured))
-    assert metrics["accuracy"] > 0.95
 
 
 def test_a_tabular_model_with_several_inputs_and_two_outputs_is_served(pipeline_of):

@@ -1,6 +1,5 @@
 """Callbacks: which calls they receive, what they may change, and which state they keep."""
 
-import json
 import re
 from contextlib import chdir
 
@@ -12,7 +11,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.data.dataset import load_dataset
 from aerotrain.store import open_store
-from aerotrain.training.checkpoints.retention import Name
+from aerotrain.training.checkpoints.retention import Name, complete_checkpoints
 from aerotrain.training.hooks.validation import checkpoints_to_come
 from aerotrain.training.input.batches import RecordFiles, batch_spec, every_record
 from aerotrain.training.input.shards import download
@@ -20,7 +19,7 @@ from aerotrain.training.model.callbacks import Callbacks, kind_of, rows
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.train import run
-from support.training_fixtures import input_pipeline_of, read_until, start_python
+from support.training_fixtures import input_pipeline_of, start_python
 
 pytestmark = pytest.mark.process
 
@@ -40,6 +39,11 @@ def weights_of(digits, trained, scratch):
     user = UserCode.load(trained.module)
     spec = batch_spec(load_dataset(digits.data).schema, user.transform)
     return trained.restore(user, spec, scratch).get_weights()
+
+
+def assert_same(weights, others, rtol=1e-4):
+    for one, other in zip(weights, others, strict=True):
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=1e-6)
 
 
 def fit(digits, callbacks, number, module="calling", **hparams):
@@ -78,8 +82,7 @@ def test_early_stopping_ends_training_at_the_epoch_of_fit_with_the_best_weights(
     assert ours.step == ended * STEPS_PER_EPOCH < 12 * STEPS_PER_EPOCH
     for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
         assert ours.metrics[name] == pytest.approx(history[name][-1], rel=1e-4)
-    for one, other in zip(weights_of(digits, ours, tmp_path), model.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert_same(weights_of(digits, ours, tmp_path), model.get_weights())
 
     again = train(digits, "early", {"EarlyStopping": options}, epochs=12)
     assert again.step == ours.step  # another try of a stopped run leaves it stopped
@@ -112,31 +115,34 @@ def test_callbacks_receive_the_calls_of_fit_with_their_arguments(digits, stop):
     np.testing.assert_allclose(own, logs, rtol=1e-4)
 
 
-def test_as_many_steps_as_the_user_asks_for_are_between_two_calls(digits, capsys):
+def test_the_state_of_callbacks_and_the_best_weights_survive_the_end_of_a_process(
+    digits, capsys, tmp_path
+):
     import calling
 
-    calling.TOLD.clear()
-    train(digits, "told", {"Telling": {}}, epochs=2, steps_per_execution=15)
-    assert [each[1] for each in calling.TOLD if each[0] == "batch"] == [14, 29, 39] * 2
-    said = "Telling.on_train_batch_end is called once for up to 15 steps (steps_per_execution)"
-    assert capsys.readouterr().out.count(said) == 1
-
-
-def test_the_state_of_callbacks_survives_the_end_of_a_process(digits, capsys, tmp_path):
     log = tmp_path / "log.csv"
-    stop = {"monitor": "loss", "patience": 2, "min_delta": 100.0, "restore_best_weights": True}
+    stop = {"monitor": "loss", "patience": 2, "min_delta": 100.0}
     given = {"EarlyStopping": stop, "Telling": {}, "CSVLogger": {"filename": str(log)}}
-    first = train(digits, "goes-on", given, epochs=2)
-    assert first.step == 2 * STEPS_PER_EPOCH
-    assert "told of 2 epochs" in capsys.readouterr().out
+    # The first epoch is the best, so the third is the second one without improvement.
+    options = {"export_best": "max:val_loss", "steps_per_execution": 15}
+    calling.TOLD.clear()
+    assert train(digits, "goes-on", given, epochs=2, **options).step == 2 * STEPS_PER_EPOCH
+    assert [each[1] for each in calling.TOLD if each[0] == "batch"] == [14, 29, 39] * 2
+    said = capsys.readouterr().out
+    assert "told of 2 epochs" in said
+    once = "Telling.on_train_batch_end is called once for up to 15 steps (steps_per_execution)"
+    assert said.count(once) == 1
     log.unlink()
-    # The first epoch is the best, and the third is the second one without improvement.
-    second = train(digits, "goes-on", given, epochs=9)
+    second = train(digits, "goes-on", given, epochs=9, **options)
     assert second.step == 3 * STEPS_PER_EPOCH
-    assert "told of 3 epochs" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "told of 3 epochs" in said
+    assert "the weights are those of epoch 1, the best by val_loss" in said
     store = open_store(f"{digits.store}/runs/goes-on/train")
     lines = store.get("logs/log.csv").decode().split()
     assert [line.split(",")[0] for line in lines] == ["epoch", "0", "1", "2"]
+    one = train(digits, "one", {}, epochs=1)
+    assert_same(weights_of(digits, second, tmp_path), weights_of(digits, one, tmp_path / "one"))
 
 
 def test_averages_that_are_in_the_model_when_a_process_ends_are_swapped_back_by_the_next():
@@ -155,12 +161,6 @@ def test_averages_that_are_in_the_model_when_a_process_ends_are_swapped_back_by_
     assert not np.allclose(model.get_weights()[0], trained[0])
     callbacks(first.remember()[0]).list.on_epoch_begin(1)
     np.testing.assert_allclose(model.get_weights()[0], trained[0], rtol=1e-5)
-
-
-def test_validation_metrics_are_computed_if_validate_is_set(digits, capsys):
-    trained = train(digits, "validated", {}, epochs=1, validate=True)
-    assert {"val_loss", "val_accuracy"} <= trained.metrics.keys()
-    assert "val_accuracy=" in capsys.readouterr().out
 
 
 def test_an_object_that_is_no_callback_is_refused():
@@ -199,10 +199,8 @@ def test_the_callbacks_of_keras_do_what_they_do_under_fit(digits, tmp_path, monk
     fits, owns = meddling.LOOKED[:3], meddling.LOOKED[3:]
     for (_, logs), (_, expected) in zip(owns, fits, strict=True):
         assert logs == pytest.approx(expected, rel=1e-4)
-    for one, other in zip(
-        weights_of(digits, trained, tmp_path / "model"), model.get_weights(), strict=True
-    ):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert {"val_loss", "val_accuracy"} <= trained.metrics.keys()
+    assert_same(weights_of(digits, trained, tmp_path / "model"), model.get_weights())
 
 
 @pytest.mark.parametrize(
@@ -261,41 +259,6 @@ def test_the_best_of_a_metric_that_keras_does_not_know_needs_a_direction():
         Callbacks("m", [best], network(), 1).check_monitored(["loss"], ["loss"])
 
 
-def test_the_weights_of_the_best_epoch_are_exported_also_after_a_restart(digits, tmp_path, capsys):
-    first = weights_of(digits, train(digits, "one", {}, epochs=1), tmp_path / "one")
-    worst = {"export_best": "max:val_loss"}  # so the first epoch is the best
-    train(digits, "best", {}, epochs=2, **worst)
-    best = train(digits, "best", {}, epochs=3, **worst)
-    assert best.step == 3 * STEPS_PER_EPOCH
-    assert "the weights are those of epoch 1, the best by val_loss" in capsys.readouterr().out
-    for one, other in zip(first, weights_of(digits, best, tmp_path / "best"), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("strategy", ["parameter_server", "multi_worker_mirrored"])
-def test_callbacks_of_a_cluster_reduce_the_rate_and_stop(digits, strategy):
-    plateau = {"monitor": "val_loss", "patience": 1, "factor": 0.5, "min_delta": 9}
-    stop = {"monitor": "val_loss", "patience": 3, "min_delta": 9, "restore_best_weights": True}
-    hparams = {"callbacks": {"ReduceLROnPlateau": plateau, "EarlyStopping": stop}}
-    run_name = f"calling-{strategy.replace('_', '-')}"
-    with digits.cluster(
-        run_name, strategy=strategy, model="calling", epochs=99, hparams=hparams
-    ) as processes:
-        read_until(processes["chief"], "epoch 4 of 99")
-        assert processes["chief"].wait(60) == ExitCode.OK
-        if strategy == "multi_worker_mirrored":
-            assert processes["worker-0"].wait(60) == ExitCode.OK
-    folder = digits.folder / "store/runs" / run_name / "train"
-    assert ModelManifest.load((folder / "model.json").as_uri()).step == 4 * STEPS_PER_EPOCH
-    checkpoint = tf.train.load_checkpoint(str(folder / "checkpoints/0001-0000000160/checkpoint"))
-    [rate, *_] = [
-        checkpoint.get_tensor(name)
-        for name in checkpoint.get_variable_to_shape_map()
-        if "_learning_rate" in name
-    ]
-    assert rate == pytest.approx(0.05 / 2**3)
-
-
 @pytest.fixture(scope="module")
 def meddled(digits, tmp_path_factory):
     """The weights of ``fit`` with all callbacks that change the model, and what they saw."""
@@ -330,51 +293,42 @@ def test_what_a_callback_changes_reaches_every_replica(digits, meddled, tmp_path
     for mean, loss, same in looked:
         assert same
         assert f"looked at {mean:.4f} {loss:.4f} True" in said
-    for one, other in zip(weights_of(digits, trained, tmp_path), weights, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert_same(weights_of(digits, trained, tmp_path), weights)
 
 
-def test_callbacks_compute_with_a_model_whose_weights_are_on_a_ps(digits):
+def test_callbacks_compute_with_and_change_a_model_whose_weights_are_on_a_ps(digits):
     import meddling
 
+    hparams = {"callbacks": meddling.ALL}
     with digits.cluster(
-        "looked", model="meddling", epochs=9, validate=True, hparams={"callbacks": meddling.ALL}
+        "looked", model="meddling", epochs=9, validate=True, hparams=hparams
     ) as processes:
         said = processes["chief"].communicate(timeout=120)[0]
         assert processes["chief"].returncode == ExitCode.OK, said
-    assert said.count("looked at") == said.count(" True\n") == 3
+    assert said.count("looked at") == said.count(" True\n") == 3, "they stop it in the third epoch"
     assert "Clipping.on_train_batch_begin is called once for up to 50 steps" in said
+    store = open_store(f"{digits.store}/runs/looked/train")
+    folder = store.url.removeprefix("file://")
+    last = complete_checkpoints(store)[-1]
+    checkpoint = tf.train.load_checkpoint(f"{folder}/checkpoints/{last}/checkpoint")
+    names = checkpoint.get_variable_to_shape_map()
+    [rate, *_] = [checkpoint.get_tensor(name) for name in names if "_learning_rate" in name]
+    assert rate == pytest.approx(0.05 / 3)
 
 
-@pytest.mark.parametrize(
-    ("callback", "words"),
-    [
-        (
-            "Fitting",
-            r"Fitting \(line 1\d\d of meddling.py, in on_epoch_end\) calls fit of the model",
-        ),
-        (
-            "Calling",
-            r"uses a tensor .* 'dtensor'.* \(line \d+ of meddling.py, in on_epoch_end\); create",
-        ),
-    ],
-)
-def test_what_a_callback_cannot_do_on_a_mesh_is_refused(digits, callback, words):
+def test_a_callback_that_calls_fit_of_the_model_is_refused_on_a_mesh(digits):
     import meddling
 
+    callbacks = ["Saturating", "Fitting"]
     _, history = fit(digits, [meddling.Saturating()], 3, "meddling")
-    with digits.cluster(
-        f"refused-{callback}",
-        strategy="dtensor",
-        model="meddling",
-        epochs=9,
-        hparams={"callbacks": ["Saturating", callback]},
-    ) as processes:
+    arguments = {"model": "meddling", "epochs": 9, "hparams": {"callbacks": callbacks}}
+    with digits.cluster("refused-fitting", strategy="dtensor", **arguments) as processes:
         said = processes["chief"].communicate(timeout=120)[0]
         assert processes["chief"].returncode == ExitCode.FINAL
-    for epoch, loss in enumerate(history["loss"][: 3 if callback == "Fitting" else 1], 1):
+    for epoch, loss in enumerate(history["loss"], 1):
         assert f"epoch {epoch} of 9: loss={loss:.4f}" in said
-    assert re.search(f"error: .*{words}", said), said
+    words = r"error: .*Fitting \(line \d+ of meddling.py, in on_epoch_end\) calls fit of the model"
+    assert re.search(words, said), said
 
 
 ON_TWO_DEVICES = """
@@ -419,9 +373,7 @@ def test_what_a_callback_changes_reaches_every_device(digits, meddled, tmp_path)
         folder = f"{digits.store}/runs/devices-{strategy}/train/model.json"
         assert strategy in said, said
         trained = ModelManifest.load(folder)
-        own = weights_of(digits, trained, tmp_path / strategy)
-        for one, other in zip(own, meddled[0], strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6, err_msg=strategy)
+        assert_same(weights_of(digits, trained, tmp_path / strategy), meddled[0])
 
 
 def test_the_evaluator_sees_each_checkpoint_once_until_training_has_ended(tmp_path):
@@ -439,20 +391,3 @@ def test_the_evaluator_sees_each_checkpoint_once_until_training_has_ended(tmp_pa
     save(120)
     store.put("model.json", b"of this try")
     assert list(names) == [Name(0, 120)]
-
-
-def test_the_evaluator_of_a_cluster_publishes_metrics_of_each_checkpoint(digits):
-    with digits.cluster(
-        "evaluated", evaluator=True, model="calling", epochs=16, checkpoint_interval=0.5
-    ) as processes:
-        assert processes["chief"].wait(120) == ExitCode.OK
-        said = processes["evaluator"].communicate(timeout=60)[0]
-        assert processes["evaluator"].returncode == ExitCode.OK
-    store = open_store(f"{digits.store}/runs/evaluated/train")
-    evaluations = {each.key: json.loads(store.get(each.key)) for each in store.list("evaluations")}
-    last = max(evaluations.values(), key=lambda each: each["step"])
-    assert len(evaluations) > 1
-    assert last["step"] == 640
-    assert last["metrics"]["accuracy"] > 0.8
-    assert "the checkpoint of step 640: " in said
-    assert any(each.key.startswith("tensorboard/validation/") for each in store.list("tensorboard"))

@@ -72,31 +72,47 @@ def test_a_mesh_may_do_without_workers_and_then_has_no_cluster(digits, workers, 
     assert sorted(cluster) == members
 
 
-def result_of(digits, name):
-    result = digits.folder / "store/runs" / name / "train/result.json"
-    return json.loads(result.read_text())["value"]
+def test_two_processes_go_on_from_a_model_through_a_kill_and_a_preemption(digits, trained):
+    """What they train is evaluated and exported as any other model."""
+    arguments = {"strategy": "dtensor", "model": "small", "start_from": trained}
+    arguments |= {"layout": {"dense/kernel": [None, "model"], "dense/bias": ["model"]}}
+    arguments |= {"checkpoint_interval": 0.5}
+    with digits.cluster("halves", epochs=2000, **arguments) as processes:
+        said = read_until(processes["chief"], "epoch 1 of 2000: ")
+        assert "  taken: " in said
+        assert "  new: " not in said
+        assert float(said.rpartition("accuracy=")[2].split()[0]) > 0.9
+        read_until(processes["chief"], "is in the store")
+        processes["worker-0"].kill()
+        read_until(processes["chief"], "error: another process of this job was lost")
+        assert processes["chief"].wait(30) == ExitCode.TEMPORARY
 
-
-def test_two_processes_train_a_model_that_is_evaluated_and_exported_as_any_other(digits, models):
-    common = {"strategy": "dtensor", "model": "small"}
-    common |= {"layout": {"dense/kernel": [None, "model"], "dense/bias": ["model"]}}
-    with digits.cluster("halves", epochs=6, checkpoint_interval=1, **common) as processes:
-        said = read_until(processes["chief"], "epoch 6 of 6")
+    with digits.cluster("halves", epochs=2000, **arguments) as processes:
         for process in processes.values():
-            assert process.wait(60) == ExitCode.OK
-    assert said.count("is in the store") >= 1
-    url = result_of(digits, "halves")
-    assert ModelManifest.load(url).step == 6 * 40
-    parts = digits.folder / "store/runs/halves/train/parts"
-    assert not [path for path in parts.rglob("*") if path.is_file()]
+            read_until(process, "resuming from the checkpoint of step")
+        # Until both kinds of executions are compiled: a preempted replica does not wait for that.
+        for _ in range(2):
+            read_until(processes["chief"], " of 2000: ")
+        processes["worker-0"].terminate()
+        said = {each: process.communicate(timeout=60)[0] for each, process in processes.items()}
+        codes = {each: process.returncode for each, process in processes.items()}
+    assert set(codes.values()) == {ExitCode.TERMINATED}, said
+    saved = complete_checkpoints(open_store(f"{digits.store}/runs/halves/train"))[-1]
+    for words in said.values():
+        assert f"preempted after step {saved.step}, which is saved" in words
 
-    arguments = {"model": url, "data": digits.data}
-    thresholds = {"accuracy": 0.9}
-    measured = evaluate.run(
-        digits.replica("evaluate", "halves", thresholds=thresholds, **arguments)
-    )
-    assert measured["accuracy"] > 0.9
-    export.run(digits.replica("export", "halves", **arguments))
+    epochs = saved.step // 40 + 2
+    with digits.cluster("halves", epochs=epochs, **arguments) as processes:
+        for process in processes.values():
+            said = process.communicate(timeout=120)[0]
+            assert process.returncode == ExitCode.OK, said
+    folder = digits.folder / "store/runs/halves/train"
+    url = json.loads((folder / "result.json").read_text())["value"]
+    assert ModelManifest.load(url).step == epochs * 40
+    assert not [path for path in (folder / "parts").rglob("*") if path.is_file()]
+    given = {"model": url, "data": digits.data}
+    evaluate.run(digits.replica("evaluate", "halves", thresholds={"accuracy": 0.9}, **given))
+    export.run(digits.replica("export", "halves", **given))
 
 
 def test_a_layer_cut_in_two_takes_half_of_its_memory_in_each_process(digits):
@@ -113,29 +129,6 @@ def test_a_layer_cut_in_two_takes_half_of_its_memory_in_each_process(digits):
     whole = peak_of("wide-whole", mesh={"batch": 2})
     cut = peak_of("wide-cut", layout=WIDE)
     assert cut < whole - 192, f"{cut} MiB with half of the layer, {whole} with all of it"
-
-
-def test_a_mesh_resumes_after_a_failed_process_and_saves_when_a_member_is_preempted(digits):
-    arguments = {"model": "small", "epochs": 2000, "layout": {"dense/kernel": [None, "model"]}}
-    arguments |= {"strategy": "dtensor", "checkpoint_interval": 0.5}
-    with digits.cluster("lost-mesh", **arguments) as processes:
-        read_until(processes["chief"], "is in the store")
-        processes["worker-0"].kill()
-        read_until(processes["chief"], "error: another process of this job was lost")
-        assert processes["chief"].wait(30) == ExitCode.TEMPORARY
-    with digits.cluster("lost-mesh", **arguments) as processes:
-        for process in processes.values():
-            read_until(process, "resuming from the checkpoint of step")
-        # Until both kinds of executions are compiled: a preempted replica does not wait for that.
-        for _ in range(2):
-            read_until(processes["chief"], " of 2000: ")
-        processes["worker-0"].terminate()
-        said = {each: process.communicate(timeout=60)[0] for each, process in processes.items()}
-        codes = {each: process.returncode for each, process in processes.items()}
-    assert set(codes.values()) == {ExitCode.TERMINATED}, said
-    saved = complete_checkpoints(open_store(f"{digits.store}/runs/lost-mesh/train"))[-1]
-    for words in said.values():
-        assert f"preempted after step {saved.step}, which is saved" in words
 
 
 #: Invalid jobs on a mesh of four devices, and the error of each.
@@ -164,6 +157,10 @@ REFUSED = [
     ({"model": "accumulating"}, "gradient_accumulation_steps acts in some steps only"),
     ({"model": "own_step"}, "OwnStep has a train_step of its own"),
     ({"model": "depthwise"}, ", an operation that 'dtensor' cannot compute; replace the layer"),
+    (
+        {"model": "meddling", "hparams": {"callbacks": ["Calling"]}},
+        "uses a tensor outside of the mesh of 'dtensor'",
+    ),
 ]
 
 

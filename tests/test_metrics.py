@@ -17,8 +17,7 @@ from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.state import MetricState, numbers
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.train import run
-from support import metric_models
-from support.training_fixtures import input_pipeline_of, said_of_shared_steps
+from support.training_fixtures import input_pipeline_of
 
 pytestmark = pytest.mark.process
 
@@ -270,14 +269,3 @@ def test_a_metric_that_fails_on_a_part_of_a_batch_causes_a_warning(capsys):
     said = capsys.readouterr().out
     assert "were not checked on pieces of a batch" in said
     assert "it takes 8 records" in said
-
-
-@pytest.fixture(scope="module")
-def said(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("metrics")
-    return said_of_shared_steps("support.metric_models", metric_models.MODELS, folder)
-
-
-@pytest.mark.parametrize("name", metric_models.MODELS)
-def test_two_replicas_compute_the_same_metrics_as_fit(said, name):
-    assert said[name] == "the same as fit"

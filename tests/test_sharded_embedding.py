@@ -23,7 +23,6 @@ ROWS, WIDTH, STEPS = 50, 8, 20
 OPTIMIZERS = {
     "Adam": {"learning_rate": 0.01},
     "SGD": {"learning_rate": 0.1, "momentum": 0.9},
-    "Adagrad": {"learning_rate": 0.1},
     "AdamW": {"learning_rate": 0.01, "global_clipnorm": 0.1},
 }
 
@@ -59,9 +58,8 @@ def losses_of(embedding, optimizer, **options):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_sharded_embedding_trains_as_the_embedding_of_keras(optimizer):
     theirs = losses_of(keras.layers.Embedding, optimizer)
-    for shards in (1, 3):
-        ours = losses_of(ShardedEmbedding, optimizer, shards=shards)
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    ours = losses_of(ShardedEmbedding, optimizer, shards=3)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 def test_row_r_is_in_shard_r_modulo_the_number_of_shards():

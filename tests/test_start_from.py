@@ -150,16 +150,6 @@ def test_known_words_keep_their_rows_and_a_changed_head_is_new(train, source, we
         np.testing.assert_array_equal(now[path], expected[path], err_msg=path)
 
 
-def test_words_of_another_meaning_in_a_table_of_the_same_shape_change_places(
-    train, source, weights_of
-):
-    swapped = [WORDS[1], WORDS[0], *WORDS[2:]]
-    old, new = (
-        weights_of(each)[TABLE] for each in (source, train("swapped", swapped, start_from=source))
-    )
-    np.testing.assert_array_equal(new[[0, 2, 1, *range(3, 18)]], old)
-
-
 def test_a_first_run_has_no_version_to_start_from_and_starts_from_scratch(train, weights_of, capfd):
     url = train("first", start_from="serving")
     assert "has exported no version yet: the training starts from scratch" in capfd.readouterr().out
@@ -251,18 +241,6 @@ def test_replicas_start_with_the_same_weights(digits, train, source, weights_of,
     # Half of the batches, or half of each, are of another replica than the one that saves.
     one, other = (ModelManifest.load(each).metrics["accuracy"] for each in (url, alone))
     assert one == pytest.approx(other, abs=0.03)
-
-
-def test_variables_on_a_mesh_of_several_processes_are_taken(digits, weights_of):
-    common = {"model": "plain", "data": digits.data, "epochs": 1}
-    source = run(digits.replica("train", "whole", **common))
-    layout = {"dense/kernel": [None, "model"], "dense_1/kernel": ["model", None]}
-    common |= {"start_from": "whole", "hparams": {"rate": 0.0}, "layout": layout}
-    with digits.cluster("mesh", strategy="dtensor", **common) as processes:
-        said = processes["chief"].communicate(timeout=120)[0]
-        assert processes["chief"].returncode == ExitCode.OK, said
-    assert "  taken: 4 variables\n" in said
-    assert_same(weights_of(f"{digits.store}/runs/mesh/train/model.json"), weights_of(source))
 
 
 ANIMALS, PLANTS = ["ant", "bee", "cat"], ["ash", "box"]
@@ -391,6 +369,12 @@ def test_rows_of_several_unknown_words_are_taken_in_turn():
     new = variables({"t": (4, 2)}, ["[UNK]", "b", "c", "[UNK]"], tables=["t"])
     rows = Transfer.plan(old, new).by_word["t"]
     assert (rows.new, rows.old) == ([0, 1, 3], [0, 3, 1])
+
+
+def test_words_of_another_meaning_in_a_table_of_the_same_shape_change_places():
+    old, new = (variables({"t": (2, 2)}, [*words], tables=["t"]) for words in ("ab", "ba"))
+    rows = Transfer.plan(old, new).by_word["t"]
+    assert dict(zip(rows.new, rows.old, strict=True)) == {0: 1, 1: 0}
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,6 @@ MODELS = {
         metrics={"kind": ["accuracy", keras.metrics.AUC()], "sum": [distance, "mae"]},
         weighted_metrics={"kind": ["accuracy"], "sum": ["mse"]},
     ),
-    "a number for each class": lambda: compiled(
-        two_outputs(), metrics={"kind": [keras.metrics.F1Score(), keras.metrics.OneHotMeanIoU(3)]}
-    ),
     "several numbers by name": lambda: compiled(two_outputs(), metrics={"kind": [Split()]}),
     "metrics of the model's own call": lambda: compiled(Seen(), metrics={"sum": ["mae"]}),
 }

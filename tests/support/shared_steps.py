@@ -1,7 +1,7 @@
 """Compare two replicas that share batches with ``fit``, in a process of its own.
 
-``python shared_steps.py MODULE NAME…``: trains each model of that name in the module's table
-``MODELS`` by ``fit`` on one device, and by two replicas of ``mirrored`` on two devices of this
+``python shared_steps.py "MODULE: NAME"…``: trains each model of that name in the table ``MODELS``
+of the module by ``fit`` on one device, and by two replicas of ``mirrored`` on two devices of this
 machine. The module's table ``OPTIONS`` holds the options of models that need some.
 
 The last batches are short: of two replicas one gets more records, and of one record one gets none.
@@ -19,7 +19,6 @@ from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.model.code import UserCode, features_and_label
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import LocalStepRunner
-from aerotrain.training.steps.custom import ReplicatedCustomStep, has_custom_step
 from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.steps.state import numbers
 from aerotrain.training.strategies import ENGINES
@@ -27,22 +26,21 @@ from aerotrain.training.strategies import ENGINES
 SIZES = (32, 32, 29, 1, 32, 2)
 
 
-def main(module: str, *names: str) -> None:
+def main(*models: str) -> None:
     [cpu] = tf.config.list_physical_devices("CPU")
     two = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(cpu, two)
-    table = importlib.import_module(module)
     mirrored = ENGINES["mirrored"].build(TrainArguments(model="here", data=""))
-    for name in names:
-        build, options = table.MODELS[name], dict(table.OPTIONS.get(name, {}))
-        rtol = options.pop("rtol", 5e-4)
+    for model in models:
+        module, _, name = model.partition(": ")
+        table = importlib.import_module(f"support.{module}")
+        build, options = table.MODELS[name], table.OPTIONS.get(name, {})
         try:
-            fit, shared = by_fit(table, build), by_replicas(table, build, mirrored, **options)
-            compare(fit, shared, rtol)
+            compare(by_fit(table, build), by_replicas(table, build, mirrored, **options))
             said = "the same as fit"
         except Exception as error:  # noqa: BLE001 -- what it is is the test's to show
             said = f"{type(error).__name__}: {error}"
-        print(json.dumps({"model": name, "said": said[:2000]}), flush=True)
+        print(json.dumps({"model": model, "said": said[:2000]}), flush=True)
 
 
 def by_fit(table, build):
@@ -77,10 +75,7 @@ def by_replicas(table, build, distribution, accumulate=1, jit=False):
             0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
         )
         step = KERAS.step(model, counter, spec)
-    if has_custom_step(model):
-        together = ReplicatedCustomStep(step)
-    else:
-        together = MicrobatchStep(step, replicas=2, gradient_dtype="float32", jit_compile=jit)
+    together = MicrobatchStep(step, replicas=2, gradient_dtype="float32", jit_compile=jit)
 
     def element(batch, replica):
         cut = MicrobatchSpec(replicas=2, accumulate=accumulate)
@@ -129,7 +124,7 @@ def user_of(build):
     return UserCode("here", lambda _: build(), features_and_label)
 
 
-def compare(fit, shared, rtol):
+def compare(fit, shared, rtol=5e-4):
     """Raise AssertionError where a weight or a metric differs."""
     given, expected = shared["logs"], fit["logs"]
     assert sorted(given) == sorted(expected), f"{given} are logged, and by fit {expected}"

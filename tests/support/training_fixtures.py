@@ -5,8 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,10 +154,12 @@ def start(
 
 
 def suspend(process: Process) -> None:
-    """Freeze the process: SIGSTOP, of which it gets no notice."""
+    """Freeze the process, unless it has ended: SIGSTOP, of which it gets no notice."""
+    states = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
     process.send_signal(signal.SIGSTOP)
-    stopped = psutil.Process(process.pid)
-    wait_for("SIGSTOP", lambda: stopped.status() == psutil.STATUS_STOPPED, seconds=60)
+    with suppress(psutil.NoSuchProcess):
+        stopped = psutil.Process(process.pid)
+        wait_for("SIGSTOP", lambda: stopped.status() in states, seconds=60)
 
 
 def read_until(process: Process, words: str) -> str:
@@ -240,13 +242,13 @@ def steps_of_replicas(
     ]
 
 
-def said_of_shared_steps(module: str, names: Iterable[str], folder: Path) -> dict[str, str]:
-    """What ``shared_steps.py`` prints about each of the models of those names in ``module``."""
+def said_of_shared_steps(models: Sequence[str], folder: Path) -> dict[str, str]:
+    """What ``shared_steps.py`` prints about each of the models, ``"MODULE: NAME"``."""
     script = str(Path(__file__).parent / "shared_steps.py")
-    with start_python([script, module, *names], folder) as process:
+    with start_python([script, *models], folder) as process:
         output = process.communicate(timeout=1500)[0]
     lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"model"')]
-    assert [line["model"] for line in lines] == list(names), output
+    assert [line["model"] for line in lines] == list(models), output
     return {line["model"]: line["said"] for line in lines}
 
 
