@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import keras
 import numpy as np
@@ -774,7 +774,7 @@ def test_slices_of_dates_have_dates_as_names():
 
 def test_rules_survive_the_way_to_the_replica():
     rule = no_worse("auc", by=0.01, slices=["a", {"column": "b", "buckets": 4}, ["a", "c"]])
-    assert Rule.from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
+    assert Rule.from_dict(json.loads(json.dumps(asdict(rule)))) == rule
 
 
 def test_holm_adjusts_each_probability_by_those_that_are_left():

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.validation import read
+
 #: The most points of a curve: a screen shows no more of them apart.
 MOST_POINTS = 600
 
@@ -27,7 +30,7 @@ class Point:
 
     at: float
     step: int
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, float] = field(default_factory=dict)
     epoch: int | None = None
     merged: int = 1
     lowest: Mapping[str, float] = field(default_factory=dict)
@@ -132,9 +135,7 @@ class Curves:
         points = []
         for line in lines[1:]:
             try:
-                found = json.loads(line)
-                known = {name: found[name] for name in Point.__dataclass_fields__ if name in found}
-                points.append(Point(**{"metrics": {}, **known}))
-            except (ValueError, TypeError):
+                points.append(read(Point, json.loads(line), strict=False))
+            except (ValueError, SpecError):
                 continue
         return cls(head.get("steps", 0), head.get("data", ""), points)

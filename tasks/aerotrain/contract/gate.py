@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
@@ -101,11 +101,6 @@ class Rule(Validated):
         if self.kind == RuleKind.NO_WORSE:
             return f"{name} no worse" + (f" by more than {self.by:g}" if self.by else "")
         return f"{name} {self.kind.replace('_', ' ')} {self.bound:g}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The rule as JSON, without what is not set."""
-        defaults = type(self).__dataclass_fields__
-        return {k: v for k, v in asdict(self).items() if v != defaults[k].default}
 
 
 def _check_slice(each: Any, where: str) -> None:
