@@ -1,6 +1,6 @@
 """A client of Airflow's REST API, with the few requests that this project needs."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -14,26 +14,6 @@ from devtools.home import USER
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
 
-class _Token(httpx.Auth):
-    """Logs in at the first request, and again when the token has expired."""
-
-    def __init__(self, password: str) -> None:
-        self._credential = {"username": USER, "password": password}
-        self._token: str | None = None
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response]:
-        if self._token is not None:
-            request.headers["Authorization"] = f"Bearer {self._token}"
-            if (yield request).status_code != httpx.codes.UNAUTHORIZED:
-                return
-        login = yield httpx.Request("POST", request.url.join("/auth/token"), json=self._credential)
-        login.read()
-        login.raise_for_status()
-        self._token = login.json()["access_token"]
-        request.headers["Authorization"] = f"Bearer {self._token}"
-        yield request
-
-
 class AirflowApi:
     """Airflow's REST API at ``url``, as its only user.
 
@@ -44,13 +24,9 @@ class AirflowApi:
 
     def __init__(self, url: str, password: str) -> None:
         self.url = url
-        self._client = httpx.Client(
-            base_url=f"{url}/api/v2",
-            auth=_Token(password),
-            timeout=_TIMEOUT,
-            # A proxy of the caller's environment must not be used for loopback.
-            trust_env=False,
-        )
+        self._password = password
+        # A proxy of the caller's environment must not be used for loopback.
+        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=_TIMEOUT, trust_env=False)
 
     def is_ready(self) -> bool:
         """Whether the API server is up, has its tables, and is ready for tasks.
@@ -59,15 +35,15 @@ class AirflowApi:
         does not have to wait for it.
         """
         try:
-            health = self._client.get("/monitor/health", auth=None).json()
-            tasks = self._client.get(f"{self.url}/execution/health", auth=None)
+            health = self._client.get("/monitor/health").json()
+            tasks = self._client.get(f"{self.url}/execution/health")
         except httpx.TransportError:
             return False
         return tasks.is_success and health["metadatabase"]["status"] == "healthy"
 
     def plugin(self, path: str) -> httpx.Response:
         """The answer of a plugin's route to the logged-in user."""
-        return self._client.get(f"{self.url}{path}")
+        return self._send("GET", f"{self.url}{path}")
 
     def parsed(self) -> dict[str, datetime]:
         """The time at which the DAG processor last parsed each DAG."""
@@ -138,11 +114,19 @@ class AirflowApi:
             return None
         return _checked(response)["value"]
 
+    def _log_in(self) -> None:
+        """Get a token, which is valid for a day."""
+        credential = {"username": USER, "password": self._password}
+        token = _checked(self._client.post(f"{self.url}/auth/token", json=credential))
+        self._client.headers["Authorization"] = f"Bearer {token['access_token']}"
+
     def _ask(self, method: str, path: str, **request: Any) -> Any:
         return _checked(self._send(method, path, **request))
 
     def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:
+            if "Authorization" not in self._client.headers:
+                self._log_in()
             return self._client.request(method, path, **request)
         except httpx.TransportError as error:
             raise TemporaryError(

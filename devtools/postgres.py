@@ -79,7 +79,6 @@ class Postgres(Server):
     def __init__(
         self, folder: Path, log: Path, password: str, port: Port, environment: Mapping[str, str]
     ) -> None:
-        super().__init__("postgres", log)
         try:
             version = metadata.version(_PACKAGE)
         except metadata.PackageNotFoundError as error:
@@ -88,10 +87,15 @@ class Postgres(Server):
         self._programs = library / "pginstall" / "bin"
         self._data = folder / version.partition(".")[0]
         self._password = password
-        self._port = port
+        self._port = port.number
         # None of the caller's variables: PGOPTIONS and others would change the server.
         self._environment = {"PATH": os.environ["PATH"], "TZ": "UTC", **environment}
         self._prefix = prefix_for(os.geteuid(), self._programs / "postgres")
+        settings = {**_SETTINGS, "port": str(port.number)}
+        command = self._program("postgres", "-D", str(self._data))
+        command += [f"--{name}={value}" for name, value in settings.items()]
+        more = {"cwd": "/", "pass_fds": [port.lock]}
+        super().__init__("postgres", log, command, self._environment, self._answers, **more)
         folder.mkdir(mode=0o700, exist_ok=True)
         self.is_new = not self._data.exists()
         self._log.unlink(missing_ok=True)
@@ -99,8 +103,7 @@ class Postgres(Server):
     @property
     def url(self) -> str:
         """The address for SQLAlchemy, with the password."""
-        number = self._port.number
-        return f"postgresql+psycopg2://{_USER}:{self._password}@{_HOST}:{number}/{_DATABASE}"
+        return f"postgresql+psycopg2://{_USER}:{self._password}@{_HOST}:{self._port}/{_DATABASE}"
 
     def start(self) -> None:
         """Start the server, and return once it answers; create its data if there are none.
@@ -114,11 +117,7 @@ class Postgres(Server):
         # Left by a server that was killed. Its process id may be of another process by now, which
         # PostgreSQL would take for a server; one that still runs has the data's shared memory.
         (self._data / "postmaster.pid").unlink(missing_ok=True)
-        settings = {**_SETTINGS, "port": str(self._port.number)}
-        command = self._command("postgres", "-D", str(self._data))
-        command += [f"--{name}={value}" for name, value in settings.items()]
-        self.launch(command, self._environment, cwd="/", pass_fds=[self._port.lock])
-        self.wait_until(self._is_up)
+        super().start()
 
     def stop(self) -> None:
         """Close all connections, and end; its data stays in its folder."""
@@ -139,7 +138,7 @@ class Postgres(Server):
             os.chown(partial, _NOBODY, _NOBODY)
         made = subprocess.run(
             [
-                *self._command("initdb", "--pgdata", str(partial)),
+                *self._program("initdb", "--pgdata", str(partial)),
                 *("--username", _USER, "--pwfile", "/dev/stdin", "--auth", "scram-sha-256"),
                 *("--locale", "C", "--encoding", "UTF8", "--no-sync", "--no-instructions"),
             ],
@@ -154,12 +153,12 @@ class Postgres(Server):
             raise FinalError(f"initdb failed: {made.stderr.strip()}; {_INSTEAD}")
         partial.rename(self._data)
 
-    def _command(self, program: str, *words: str) -> list[str]:
+    def _program(self, program: str, *words: str) -> list[str]:
         return [*self._prefix, str(self._programs / program), *words]
 
-    def _is_up(self) -> bool:
+    def _answers(self) -> bool:
         program = str(self._programs / "pg_isready")
-        ask = [program, "--quiet", "--host", _HOST, "--port", str(self._port.number)]
+        ask = [program, "--quiet", "--host", _HOST, "--port", str(self._port)]
         return subprocess.run(ask, env=self._environment, check=False).returncode == 0
 
 

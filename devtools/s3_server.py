@@ -102,37 +102,31 @@ class OwnS3Server(S3Server, Server):
     def __init__(
         self, folder: Path, reserved: Sequence[Port], environment: Mapping[str, str]
     ) -> None:
+        (folder / "objects").mkdir(exist_ok=True)
         access_key, secret_key = _credential(folder)
         ports = [each.number for each in reserved]
         S3Server.__init__(self, ports=ports, access_key=access_key, secret_key=secret_key)
-        Server.__init__(self, "s3-server", folder / _LOG)
-        self._folder, self._reserved, self._environment = folder, reserved, environment
-        self._launch()
-
-    def start(self) -> None:
-        """Start it again, at the same ports; returns once it works."""
-        self._launch()
-        self.wait_until(self.is_up)
-
-    def _launch(self) -> None:
-        folder = self._folder
-        (folder / "objects").mkdir(exist_ok=True)
-        closed = closing_environment(folder, {**os.environ, **self._environment})
-        self.launch(
-            mini(
-                _weed(),
-                folder / "objects",
-                self.ports,
-                f"-s3.config={folder / CREDENTIALS}",
-                # A misspelt bucket must be an error, not a new bucket.
-                "-s3.autoCreateBucket=false",
-                *("-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.localSocket=s3.sock"),
-            ),
+        command = mini(
+            _weed(),
+            folder / "objects",
+            ports,
+            f"-s3.config={folder / CREDENTIALS}",
+            # A misspelt bucket must be an error, not a new bucket.
+            "-s3.autoCreateBucket=false",
+            *("-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.localSocket=s3.sock"),
+        )
+        closed = closing_environment(folder, {**os.environ, **environment})
+        Server.__init__(
+            self,
+            "s3-server",
+            folder / _LOG,
+            command,
             # With 256 MiB, garbage collection takes a fifth of a core after 500 MB of uploads.
             {**closed, "GOMEMLIMIT": "512MiB"},
+            self.is_up,
             cwd=folder,
             umask=0o077,
-            pass_fds=[port.lock for port in self._reserved],
+            pass_fds=[port.lock for port in reserved],
         )
 
     def stop(self) -> None:
@@ -159,10 +153,10 @@ def s3_server(folder: Path, **environment: str) -> Iterator[OwnS3Server]:
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    with reserved_ports(len(PORT_FLAGS), f"S3 server of {folder}") as reserved:
+    with reserved_ports(len(PORT_FLAGS)) as reserved:
         server = OwnS3Server(folder, reserved, environment)
         try:
-            server.wait_until(server.is_up)
+            server.start()
             yield server
         finally:
             server.stop()

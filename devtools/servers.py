@@ -73,18 +73,38 @@ class Server(Restartable):
 
     process: subprocess.Popen[bytes] | None = None
 
-    def launch(self, command: Sequence[str], environment: Mapping[str, str], **more: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        log: Path,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        is_up: Callable[[], bool] = lambda: True,
+        **more: Any,
+    ) -> None:
+        """``more`` are arguments of ``Popen``."""
+        super().__init__(name, log)
+        self._command = command
+        self._is_up = is_up
+        self._more = {"env": environment, **more}
+
+    def start(self) -> None:
+        """Start the server, and return once it is up.
+
+        Raises:
+            TemporaryError: it ended or was not up in time; the message has the end of its log.
+        """
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                command,
-                env=environment,
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 # Ctrl-C must reach only its caller, which then stops the server.
                 start_new_session=True,
-                **more,
+                **self._more,
             )
+        self.wait_until(self._is_up)
 
     @property
     def has_ended(self) -> bool:

@@ -7,7 +7,7 @@ whatever their parent is by then.
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -207,31 +207,21 @@ def _start(home: Home, project: Path, port: int, exits: ExitStack, say: Say) -> 
     return stack
 
 
-class ModelServer(Server):
-    """A process that serves what the pipelines of this home have promoted (``aerotrain serve``)."""
-
-    def __init__(self, home: Home, port: int, environment: Mapping[str, str]) -> None:
-        super().__init__("model-server", home.logs / "model-server.log")
-        self._command = [sys.executable, "-m", "aerotrain", "serve", f"s3://{BUCKET}"]
-        self._command += ["--port", str(port)]
-        self._environment = environment
-        self.start()
-
-    def start(self) -> None:
-        self.launch(self._command, self._environment)
-
-
 @contextmanager
-def model_server(home: Home, s3: S3Server, say: Say) -> Iterator[ModelServer]:
-    """A server of models during a block, for development; its address is in ``home.models``.
+def model_server(home: Home, s3: S3Server, say: Say) -> Iterator[Server]:
+    """What the pipelines have promoted is served during a block; ``home.models`` has the address.
 
     The home has the same one each time, if its port is free. ``say`` gets a sentence first.
     """
     say("starting the server of exported models, which loads the newest ones")
     marks = {MARK: str(home.root), SERVER: "models"}
+    command = [sys.executable, "-m", "aerotrain", "serve", f"s3://{BUCKET}", "--port"]
     with reserved_ports(1, f"models of {home.root}") as [rest]:
-        server = ModelServer(home, rest.number, {**os.environ, **s3.environment, **marks})
+        command.append(str(rest.number))
+        environment = {**os.environ, **s3.environment, **marks}
+        server = Server("model-server", home.logs / "model-server.log", command, environment)
         try:
+            server.start()  # again, if it ends: without waiting until it has loaded all models
             server.wait_until(lambda: listens(rest.number), _MODELS_SECONDS)
             home.models.write_text(f"http://{HOST}:{rest.number}/v1/models\n")
             yield server
