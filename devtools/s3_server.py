@@ -153,7 +153,7 @@ def s3_server(folder: Path, **environment: str) -> Iterator[OwnS3Server]:
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    with reserved_ports(len(PORT_FLAGS)) as reserved:
+    with reserved_ports(len(PORT_FLAGS), f"S3 server of {folder}") as reserved:
         server = OwnS3Server(folder, reserved, environment)
         try:
             server.start()
