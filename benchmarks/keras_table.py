@@ -334,7 +334,7 @@ class Arrays:
     """What a step runner needs of an input pipeline, with batches of ``data`` in memory."""
 
     service = None
-    schedule = SimpleNamespace(records=_many // 8 * 8 + 5)
+    schedule = SimpleNamespace(records=_many // 8 * 8 + 5, full_batches=False)
 
     def __init__(self, data: Any, strategy: str, accumulate: int) -> None:
         self._data = data
