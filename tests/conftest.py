@@ -29,42 +29,41 @@ pytest_plugins = [
 #: others, of which there is one more than cores.
 LONGEST = [
     "test_pipeline.py",
-    "test_strategies.py",
-    "test_keras_table.py",
     "test_tutorial.py",
+    "test_strategies.py",
     "test_callbacks.py",
-    "test_training_recovery.py",
-    "test_lease.py",  # waits
-    "test_dtensor.py",
     "test_gate.py",
-    "test_store_failures.py",  # waits
-    "test_cli.py",
+    "test_lease.py",  # waits
+    "test_keras_table.py",
     "test_check.py",
-    "test_kubernetes_recovery.py",  # waits
-    "test_kubernetes_faults.py",  # waits
-    "test_start_from.py",
-    "test_compiled_models.py",
+    "test_dtensor.py",
+    "test_store_failures.py",  # waits
     "test_export_formats.py",
-    "test_s3_server.py",  # waits
+    "test_cli.py",
     "test_operator.py",
-    "test_resume.py",
-    "test_process_recovery.py",  # waits
-    "test_training.py",
-    "test_legacy_keras.py",
-    "test_shared_batches.py",
-    "test_old_groups.py",  # waits
+    "test_kubernetes_recovery.py",  # waits
     "test_scaffold.py",
-    "test_local.py",
-    "test_example_pipelines.py",
+    "test_training_recovery.py",
+    "test_kubernetes_faults.py",  # waits
     "test_evaluate_export.py",
+    "test_compiled_models.py",
+    "test_example_pipelines.py",
+    "test_legacy_keras.py",
+    "test_local.py",
+    "test_resume.py",
+    "test_start_from.py",
+    "test_s3_server.py",  # waits
     "test_prepare.py",
-    "test_any_model.py",
-    "test_operator_on_pods.py",
+    "test_training.py",
     "test_serve_check.py",
-    "test_extras.py",
+    "test_process_recovery.py",  # waits
+    "test_operator_on_pods.py",
+    "test_shared_batches.py",
     "test_changed_code.py",
+    "test_any_model.py",
+    "test_extras.py",
     "test_kubernetes_launcher.py",
-    "test_metrics.py",
+    "test_metrics_by_batches.py",
 ]
 
 

@@ -144,7 +144,7 @@ def test_the_network_does_not_reach_the_servers_of_replicas(
         return sum("reached" in line for line in lines) == 4
 
     wait_for("two servers and their children", all_reached, seconds=60)
-    found = listening(map(psutil.Process, processes_of(handle)))
+    found = listening(processes_of(handle))
     assert len(found) == (10 if socket.has_dualstack_ipv6() else 4)
     assert open_to_network(found) == []
 

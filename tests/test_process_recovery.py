@@ -1,6 +1,5 @@
 """Recovery on local processes: which replicas are killed and restarted, and who adopts a group."""
 
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +10,16 @@ import pytest
 
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import EventType
-from aerotrain.contract.job import Job
 from aerotrain.contract.status import State
 from aerotrain.launch.process.folder import JobFolder
+from aerotrain.supervisor.processes import send
 from aerotrain_airflow.operators.job import JobOperator
 from support.live_sets import (
+    ALONE,
+    GANG,
+    SERVED,
     Live,
+    job,
     process_launcher,
     processes_of,
     replica_environment,
@@ -26,33 +29,6 @@ from support.live_sets import (
 from support.waiting import wait_for
 
 pytestmark = pytest.mark.process
-
-SERVED = {
-    "strategy": "parameter_server",
-    "replicas": [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}],
-}
-GANG = {
-    "strategy": "multi_worker_mirrored",
-    "replicas": [{"role": "chief"}, {"role": "worker", "count": 2}],
-}
-ALONE = {"strategy": "one_device", "replicas": [{"role": "chief"}]}
-
-
-def job(folder: Path, formation: dict[str, Any], arguments: dict[str, Any], **more: Any) -> Job:
-    """A job whose chief succeeds once the replicas that ``awaited`` names have started so often."""
-    return Job.from_dict(
-        {
-            "name": "job",
-            "module": "small_jobs",
-            "code": str(Path(__file__).parent / "jobs"),
-            "store": (folder / "store").as_uri(),
-            "run": "run",
-            "task": "job",
-            "arguments": {"chief": "await_return", **arguments},
-            **formation,
-            **more,
-        }
-    )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +55,7 @@ def test_a_killed_replica_is_restarted_with_those_it_needs_and_no_others(
     before = live.pids()
     clusters = {_cluster_of(pid) for pid in before.values()}
     kept = {name: pid for name, pid in before.items() if name not in {*back, "chief"}}
-    os.kill(before[victim], signal.SIGKILL)
+    send([before[victim]], signal.SIGKILL)
     live.until_said(f"hello from {victim}", times=2)
     assert live.end.result(60).state is State.SUCCEEDED
     assert {name: live.pid(name) for name in kept} == kept
@@ -99,7 +75,7 @@ def test_an_unresponsive_replica_is_ended_and_restarted(
     )
     live = watched(described)
     live.until_all_run()
-    os.kill(live.pid("worker-1"), signal.SIGSTOP)
+    send([live.pid("worker-1")], signal.SIGSTOP)
     assert live.end.result(60).state is State.SUCCEEDED
     [failure] = [
         each for each in live.launcher.events(live.handle) if each.event is EventType.DETECT
@@ -116,7 +92,7 @@ def test_a_killed_supervisor_is_replaced_and_all_its_replicas_restarted(
     live.until_all_run()
     before = live.pids()
     supervisor = psutil.Process(before["chief"]).parents()[1]
-    supervisor.kill()
+    send([supervisor.pid], signal.SIGKILL)
     assert live.end.result(60).state is State.SUCCEEDED
     assert set(live.entries(EventType.RESTART)) == set(everybody)
     assert not set(before.values()) & set(live.pids().values())
@@ -156,7 +132,7 @@ def test_the_next_try_adopts_the_group_of_a_killed_task_and_passes_the_remaining
     live = watched(described, "try-2")
     assert f"at {live.handle}" == said[0]
     before = live.pids()
-    os.kill(before["worker-1"], signal.SIGKILL)
+    send([before["worker-1"]], signal.SIGKILL)
     assert live.end.result(60).state is State.SUCCEEDED
     assert [line for line in live.lines if "hello" in line] == [
         "[worker-1] hello from worker-1 in work"
@@ -175,7 +151,7 @@ def test_a_replica_that_failed_while_unwatched_is_restarted(
     handle = first.start(first.plan(described, "try-1"))
     log = Path(handle) / "worker-1" / "log"
     wait_for("the start of worker-1", lambda: "hello" in log.read_text(), seconds=60)
-    os.kill(replica_pid(handle, "worker-1"), signal.SIGKILL)
+    send([replica_pid(handle, "worker-1")], signal.SIGKILL)
     live = watched(described, "try-2")
     assert live.end.result(60).state is State.SUCCEEDED
     assert set(live.entries(EventType.RESTART)) == {"chief", "worker-0", "worker-1"}

@@ -112,19 +112,15 @@ def saved_after(process, step):
             return
 
 
-@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
-def test_a_training_killed_at_any_step_has_the_results_of_an_uninterrupted_one(
-    digits, whole, strategy
-):
-    name = f"resumed-{strategy.replace('_', '-')}"
-    with by_hand(digits, name, strategy) as process:
+def test_a_training_killed_at_any_step_has_the_results_of_an_uninterrupted_one(digits, whole):
+    with by_hand(digits, "resumed", "one_device") as process:
         saved_after(process, RANDOM.randrange(20, STEPS - 60))
         process.kill()
-    store_of(digits, name).delete(LEASE)  # other tests wait for its expiry
-    with by_hand(digits, name, strategy) as process:
+    store_of(digits, "resumed").delete(LEASE)  # other tests wait for its expiry
+    with by_hand(digits, "resumed", "one_device") as process:
         said = read_until(process, "the trained model is")
     assert "resuming from the checkpoint of step" in said
-    assert_never_ended(digits, name, whole(strategy))
+    assert_never_ended(digits, "resumed", whole("one_device"))
 
 
 def test_a_gang_whose_member_is_killed_has_the_results_of_an_uninterrupted_one(digits, whole):

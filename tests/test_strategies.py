@@ -63,10 +63,6 @@ ALONE = {
 #: ``keras_table.py`` compares microbatches of one device, and custom train steps, with ``fit``.
 SHARED = {
     "mirrored": ("one_device", case("mirrored")),
-    "mirrored, microbatches": (
-        "one_device",
-        case("mirrored", gradient_accumulation_steps=2),
-    ),
     "central_storage": ("one_device", case("central_storage")),
     # An optimizer that assigns weights itself, outside of TensorFlow's updates of a variable.
     "central_storage, Muon": (
@@ -109,12 +105,8 @@ SHARED = {
     ),
 }
 
-#: Layers whose state depends on a replica's part of the batch. XLA compiles each size of a batch,
-#: so the steps end before the epoch does.
-STATEFUL = {
-    "central_storage, state": case("central_storage", model="small", steps=20),
-    "mirrored, state and XLA": case("mirrored", model="small", steps=20, jit_compile=True),
-}
+#: Layers whose state depends on a replica's part of the batch, compiled by XLA.
+STATEFUL = case("mirrored", model="small", steps=20, jit_compile=True)
 
 #: Replicas that normalize with the statistics of the whole batch, and with those of their part.
 PLACES = (("mirrored", 0), ("central_storage", 0), ("multi_worker_mirrored", 1))
@@ -138,7 +130,7 @@ DROPPING = {
 CASES = {
     **ALONE,
     **{name: case for name, (_, case) in SHARED.items()},
-    **STATEFUL,
+    "mirrored, state and XLA": STATEFUL,
     **SYNCHRONIZED,
     **UNSYNCHRONIZED,
     **DROPPING,
@@ -369,10 +361,9 @@ def test_an_argument_that_cannot_be_is_refused(wrong, message):
         TrainArguments(model="m", data="d", **wrong)
 
 
-@pytest.mark.parametrize("name", STATEFUL)
-def test_layers_with_state_train_in_central_storage_and_compiled_by_xla(steps_of, name):
-    for replica in steps_of(name):
-        assert replica["counter"] == CASES[name].steps
+def test_layers_with_state_train_compiled_by_xla(steps_of):
+    for replica in steps_of("mirrored, state and XLA"):
+        assert replica["counter"] == STATEFUL.steps
         assert replica["loss"][-1] < replica["loss"][0]
 
 

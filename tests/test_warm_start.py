@@ -19,8 +19,13 @@ from aerotrain.launch.process.folder import JobFolder
 from aerotrain.launch.process.supervisor_client import ForkServer, SupervisorClient
 from aerotrain.store import open_store
 from aerotrain.supervisor.fork_rules import NEVER_WITH, may_fork
-from support.live_sets import end_fork_server, process_launcher, replica_environment
-from test_process_recovery import ALONE, job
+from support.live_sets import (
+    ALONE,
+    end_fork_server,
+    job,
+    process_launcher,
+    replica_environment,
+)
 
 CHIEF = ReplicaName(Role.CHIEF, 0)
 

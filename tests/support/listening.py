@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import psutil
 
+from aerotrain.supervisor.processes import descendants
+
 
 class Address(NamedTuple):
     host: str
@@ -17,25 +19,19 @@ class Address(NamedTuple):
         return ipaddress.ip_address(self.host.removeprefix("::ffff:")).is_loopback
 
 
-def listening(processes: Iterable[psutil.Process]) -> list[Address]:
-    """The addresses on which processes and their descendants listen by TCP.
+def listening(processes: Iterable[psutil.Process | int]) -> list[Address]:
+    """The addresses on which processes, or those of these ids, and their descendants listen by TCP.
 
     Any of them, such as a worker of PostgreSQL, may end at any time.
     """
-    pids = {member.pid for process in processes for member in (process, *_descendants(process))}
+    pids = [each if isinstance(each, int) else each.pid for each in processes]
+    members = {member for pid in pids for member in (pid, *descendants(pid))}
     found = {
         Address(each.laddr.ip, each.laddr.port)
         for each in psutil.net_connections("tcp")
-        if each.pid in pids and each.status == psutil.CONN_LISTEN
+        if each.pid in members and each.status == psutil.CONN_LISTEN
     }
     return sorted(found)
-
-
-def _descendants(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
 
 
 def open_to_network(addresses: Iterable[Address]) -> list[Address]:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,8 +23,48 @@ from aerotrain.launch.launcher import Launcher
 from aerotrain.launch.process.backend import ProcessBackend, ProcessPlan
 from aerotrain.launch.process.supervisor_client import ForkServer, holder_of
 from aerotrain.supervisor.processes import send
+from support.training_fixtures import Started
 
-__all__ = ["Live", "process_launcher", "processes_of", "replica_environment", "replica_pid", "task"]
+__all__ = [
+    "ALONE",
+    "GANG",
+    "SERVED",
+    "Live",
+    "job",
+    "process_launcher",
+    "processes_of",
+    "replica_environment",
+    "replica_pid",
+    "task",
+]
+
+
+SERVED = {
+    "strategy": "parameter_server",
+    "replicas": [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}],
+}
+GANG = {
+    "strategy": "multi_worker_mirrored",
+    "replicas": [{"role": "chief"}, {"role": "worker", "count": 2}],
+}
+ALONE = {"strategy": "one_device", "replicas": [{"role": "chief"}]}
+
+
+def job(folder: Path, formation: dict[str, Any], arguments: dict[str, Any], **more: Any) -> Job:
+    """A job whose chief succeeds once the replicas that ``awaited`` names have started so often."""
+    return Job.from_dict(
+        {
+            "name": "job",
+            "module": "small_jobs",
+            "code": str(Path(__file__).parents[1] / "jobs"),
+            "store": (folder / "store").as_uri(),
+            "run": "run",
+            "task": "job",
+            "arguments": {"chief": "await_return", **arguments},
+            **formation,
+            **more,
+        }
+    )
 
 
 def replica_environment() -> dict[str, str]:
@@ -67,9 +108,11 @@ class Live:
         self.until_said(words, self._count(words) + times, timeout)
 
     def until(self, true: Callable[[], bool], what: str, timeout: float) -> None:
-        """Wait for what new lines make true; fails if the job ends or times out first."""
+        """Wait until it is true; fails if the job ends or times out first."""
+        end = time.monotonic() + timeout
         with self._said:
-            self._said.wait_for(lambda: true() or self.end.done(), timeout=timeout)
+            while not true() and not self.end.done() and time.monotonic() < end:
+                self._said.wait(0.5)  # events, and the end, may come without a line
         said = "\n".join(self.lines)
         assert true(), f"waited {timeout} s for {what}, and this was said:\n{said}"
 
@@ -142,12 +185,10 @@ if len(sys.argv) == 4:
 
 
 @contextmanager
-def task(
-    folder: Path, job: Job, holder: str = "try-1", *more: str
-) -> Iterator[subprocess.Popen[str]]:
+def task(folder: Path, job: Job, holder: str = "try-1", *more: str) -> Iterator[Started]:
     words = [sys.executable, "-c", TASK, str(folder / "sets"), holder, job.to_json(), *more]
     path = os.pathsep.join(filter(None, sys.path))
     environment = {**replica_environment(), "PYTHONPATH": path}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with Started(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
         yield process
         process.kill()

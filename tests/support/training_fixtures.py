@@ -138,11 +138,18 @@ def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
     return {**os.environ, **(more or {}), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def start(
-    words: list[str], folder: Path, environment: Mapping[str, str] | None = None
-) -> subprocess.Popen[str]:
+class Started(subprocess.Popen[str]):
+    """A process that is killed if its test fails: leaving its scope waits for its end."""
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, error, trace)
+
+
+def start(words: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> Started:
     """A fresh process that can import what this one can, with its output in one pipe of lines."""
-    return subprocess.Popen(
+    return Started(
         words,
         cwd=folder,
         env=_environment(environment),
