@@ -14,7 +14,7 @@ from aerotrain.data.records import column_of, encode, framed, read_frames
 from aerotrain.data.sources.tfrecord import features_of
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
-from support.prepared_files import PLAIN, Content, prepared
+from support.prepared import PLAIN, Content, prepared
 
 LINES = b'{"id": 0, "n": [5, 6]}\n{"id": 1, "n": [7]}\n{"id": 2, "n": []}\n{"id": 3}\n'
 TABLE = pa.table({"id": [0, 1, 2, 3], "n": [[5, 6], [7], [], None]})
