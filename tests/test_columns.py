@@ -16,7 +16,7 @@ from aerotrain.data.sources import SourceError
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import open_store
 from support.nasty_inputs import JPEG, PNG
-from support.prepared import PLAIN, Content, column, prepared, records, written
+from support.prepared import PLAIN, Content, prepared, records, written
 
 MODULE = """
 def list_parts():
@@ -26,6 +26,15 @@ def list_parts():
 def read_part(part):
     yield "a", {"x": 1e300, "y": 1.5}
 """
+
+
+def column(url: str, name: str) -> list[Any]:
+    """The values of a column, sorted."""
+    values = [each[name] for each in records(url, "all")]
+    if load_dataset(url).schema[name].dtype == "float64":
+        values = [np.frombuffer(each, "<f8")[0] for each in values]
+    return sorted(values)
+
 
 # --- exact
 

@@ -343,8 +343,14 @@ def test_a_communication_library_of_gpus_is_refused_without_gpus():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"communication": "rng"}, "no communication 'rng', did you mean 'ring'"),
-        ({"gradient_dtype": "int8"}, "no gradient_dtype 'int8'.*float32, bfloat16, float16"),
+        (
+            {"communication": "rng"},
+            "communication must be one of auto, ring, nccl, got 'rng', did you mean 'ring'",
+        ),
+        (
+            {"gradient_dtype": "int8"},
+            "gradient_dtype must be one of float32, bfloat16, float16, got 'int8'",
+        ),
         ({"bytes_per_pack": -1}, "bytes_per_pack must be a whole number of 0 or more"),
         (
             {"synchronized_batch_norm": True, "jit_compile": True},

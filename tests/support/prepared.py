@@ -1,11 +1,10 @@
-"""Data sets that ``prepare`` makes of a few files, and the records that are stored in them."""
+"""Data sets of small files, and the records in them."""
 
 import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -50,11 +49,3 @@ def records(url: str, split: str) -> list[dict[str, Any]]:
         for _, record in read_frames(io.BytesIO(store.get(shard.file))):
             found.append({name: values[0] for name, (_, values) in features_of(record).items()})
     return found
-
-
-def column(url: str, name: str) -> list[Any]:
-    """The values of a column, sorted."""
-    values = [each[name] for each in records(url, "all")]
-    if load_dataset(url).schema[name].dtype == "float64":
-        values = [np.frombuffer(each, "<f8")[0] for each in values]
-    return sorted(values)
