@@ -567,7 +567,7 @@ def test_a_column_that_gives_the_label_away_refuses_a_model_if_asked_for(leakage
 
 
 def test_a_first_model_is_refused_if_it_is_to_be_compared():
-    given = {"model": "m", "data": "d", "gate": [no_worse("auc").to_dict()]}
+    given = {"model": "m", "data": "d", "gate": [asdict(no_worse("auc"))]}
     for first_run, refused in (("refuse", True), ("accept", False)):
         arguments = EvaluateArguments.from_dict({**given, "first_run": first_run})
         failures, warnings = evaluate.reasons(

@@ -345,11 +345,11 @@ def test_a_communication_library_of_gpus_is_refused_without_gpus():
     [
         (
             {"communication": "rng"},
-            "communication must be one of auto, ring, nccl, got 'rng', did you mean 'ring'",
+            "communication must be.*got 'rng', did you mean 'ring'",
         ),
         (
             {"gradient_dtype": "int8"},
-            "gradient_dtype must be one of float32, bfloat16, float16, got 'int8'",
+            "gradient_dtype.*float32, bfloat16, float16, got 'int8'",
         ),
         ({"bytes_per_pack": -1}, "bytes_per_pack must be a whole number of 0 or more"),
         (
