@@ -2,10 +2,10 @@
 
 import pytest
 import tensorflow as tf
-from aerotrain.training.error_messages import errors_translated
-from aerotrain.training.steps.slices import TOO_MANY
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.training.model.error_messages import errors_translated
+from aerotrain.training.steps.microbatches import TOO_MANY
 from support import embedding_models, metric_models
 from support.training_fixtures import said_of_shared_steps
 

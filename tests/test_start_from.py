@@ -406,7 +406,8 @@ def test_words_of_another_meaning_in_a_table_of_the_same_shape_change_places():
 )
 def test_a_variable_that_does_not_fit_is_new_for_a_reason(old, new, reason):
     transfer = Transfer.plan(variables(**old), variables(**new))
-    assert not transfer.taken and not transfer.by_word
+    assert not transfer.taken
+    assert not transfer.by_word
     assert [re.search(reason, each) is not None for each in transfer.new.values()] == [True]
     assert len(transfer.left) == 1
 
