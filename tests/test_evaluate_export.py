@@ -338,7 +338,7 @@ def test_a_model_that_draws_numbers_from_keras_seeds_is_verified_with_the_same_s
     [
         (tf.random.normal, "RandomStandardNormal draws random.*with a SeedGenerator"),
         (
-            lambda shape: tf.cast(tf.timestamp() % 1000, tf.float32) * tf.ones(shape),
+            lambda shape: tf.cast(1e4 * tf.timestamp() % 1000, tf.float32) * tf.ones(shape),
             "keeps state outside of TensorFlow's variables",
         ),
     ],

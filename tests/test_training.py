@@ -201,6 +201,9 @@ def weights_of(digits, url):
         ({"model": "plain"}, r"checkpoints/\d{4}-0000000040 is of another model"),
         ({"seed": 1, "batch_size": 16}, "training: batch_size was 32 and is 16; seed was 0 and is"),
         ({"hparams": {"units": 16}}, "units was 32 and is 16; begin a new run"),
+        ({"class_weight": {"3": 2.0}}, "class_weight was {} and is {'3': 2.0}"),
+        ({"drop_remainder": True}, "drop_remainder was False and is True"),
+        ({"synchronized_batch_norm": True}, "synchronized_batch_norm was False and is True"),
     ],
 )
 def test_a_checkpoint_of_another_training_is_refused(digits, changes, message):

@@ -280,6 +280,7 @@ CASES = [
     Case("gzip, named `.csv`", "csv", gzip.compress(b"n,t\n1,a\n")),
     Case("a zip archive", "csv", b"PK\3\4" + bytes(40)),
     Case("a Parquet file", "csv", _parquet(n=[1])),
+    Case("a header that begins as a Parquet file does", "csv", b"PAR1,PAR2\n1,2\n"),
     Case("random bytes", "csv", np.random.default_rng(0).bytes(400)),
     Case("a name that is not UTF-8", "csv", {b"x\xe9.csv": b"n\n1\n"}),
     Case("no file", "csv", {}),

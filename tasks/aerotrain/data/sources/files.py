@@ -38,17 +38,17 @@ _LET_NAME = "but its name does not say so; let it end in"
 
 #: The magic numbers of other formats, what they are, and what to do.
 _MAGIC_NUMBERS = {
-    b"\x1f\x8b": f"is compressed by gzip, {_LET_NAME} .gz",
-    b"\x28\xb5\x2f\xfd": f"is compressed by zstd, {_LET_NAME} .zst",
-    b"BZh": f"is compressed by bzip2, {_LET_NAME} .bz2",
-    b"\xfd7zXZ\0": "is compressed by xz, which is not supported; compress it with zstd or gzip",
-    b"PK\3\4": "is a zip archive; unpack it",
-    b"PAR1": "is a Parquet file; read it as kind 'parquet'",
-    b"\xff\xfe": "is in UTF-16; write it in UTF-8",
-    b"\xfe\xff": "is in UTF-16; write it in UTF-8",
-    b"<!DOCTYPE": "is a page of HTML; check the address that it was downloaded from",
-    b"<html": "is a page of HTML; check the address that it was downloaded from",
-    b"<?xml": "is XML, which is not supported; write JSON lines or Parquet",
+    rb"\x1f\x8b": f"is compressed by gzip, {_LET_NAME} .gz",
+    rb"\x28\xb5\x2f\xfd": f"is compressed by zstd, {_LET_NAME} .zst",
+    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": f"is compressed by bzip2, {_LET_NAME} .bz2",
+    rb"\xfd7zXZ\0": "is compressed by xz, which is not supported; compress it with zstd or gzip",
+    rb"PK\x03\x04": "is a zip archive; unpack it",
+    rb"PAR1\x15": "is a Parquet file; read it as kind 'parquet'",
+    rb"\xff\xfe": "is in UTF-16; write it in UTF-8",
+    rb"\xfe\xff": "is in UTF-16; write it in UTF-8",
+    rb"<!DOCTYPE": "is a page of HTML; check the address that it was downloaded from",
+    rb"<html": "is a page of HTML; check the address that it was downloaded from",
+    rb"<\?xml": "is XML, which is not supported; write JSON lines or Parquet",
 }
 
 
@@ -194,7 +194,7 @@ def checked_beginning(file: InputFile) -> bytes:
     with file.stream() as stream:
         beginning = bytes(stream.read(_CHECKED_BYTES))
     for magic, what in _MAGIC_NUMBERS.items():
-        if beginning.startswith(magic):
+        if re.match(magic, beginning):
             raise SourceError(f"{file.url} {what}")
     return beginning
 

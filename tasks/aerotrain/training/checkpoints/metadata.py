@@ -13,16 +13,22 @@ from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.user_code import changed_code
 
+#: The arguments, besides hyperparameters, by which the steps of one training differ from another's.
+#: Others, such as the microbatches or the interval of checkpoints, may change when it resumes.
+_DETERMINING = (
+    "data",
+    "dtype_policy",
+    "start_from",
+    "class_weight",
+    "drop_remainder",
+    "synchronized_batch_norm",
+)
+
 
 def training_config(arguments: TrainArguments) -> dict[str, Any]:
     """The arguments that determine the course of a training, except its length and its strategy."""
     hparams = {key: value for key, value in arguments.all_hparams.items() if key != "epochs"}
-    return {
-        "data": arguments.data,
-        "dtype_policy": arguments.dtype_policy,
-        "start_from": arguments.start_from,
-        **hparams,
-    }
+    return {**{name: getattr(arguments, name) for name in _DETERMINING}, **hparams}
 
 
 def cluster_config(job: Job) -> dict[str, Any]:
