@@ -204,8 +204,8 @@ def test_a_batch_size_of_the_records_is_not_warned_of(context, capsys):
     assert "batch_size" not in capsys.readouterr().out
 
 
-def epochs_printed(context, hook, count, clock, seconds, *, best=()):
-    """The numbers of the epochs with a line, when ``count`` epochs take so many seconds each."""
+def print_epochs(context, hook, count, clock, seconds, *, best=()):
+    """Print what the hook prints when ``count`` epochs take so many seconds each."""
     state = begin(context, hook)
     for epoch in range(count):
         clock.now += seconds
@@ -219,7 +219,7 @@ def epochs_printed(context, hook, count, clock, seconds, *, best=()):
 def test_few_epochs_and_long_ones_have_a_line_each(short_epochs, capsys, epochs, seconds):
     clock = Clock()
     hook = Report(short_epochs, StepTimes(short_epochs), clock)
-    epochs_printed(short_epochs, hook, epochs, clock, seconds)
+    print_epochs(short_epochs, hook, epochs, clock, seconds)
     said = capsys.readouterr().out
     assert lines_of_epochs(said) == list(range(1, epochs + 1))
     assert "from here on" not in said
@@ -230,7 +230,7 @@ def test_many_short_epochs_have_a_line_each_five_seconds_and_the_best_and_last_h
 ):
     clock = Clock()
     hook = Report(short_epochs, StepTimes(short_epochs), clock)
-    epochs_printed(short_epochs, hook, 3000, clock, 1 / 128, best=range(1000, 1100))
+    print_epochs(short_epochs, hook, 3000, clock, 1 / 128, best=range(1000, 1100))
     said = capsys.readouterr().out
     assert said.count("from here on, the log has an epoch each 5 seconds, the best") == 1
     assert lines_of_epochs(said) == [*range(1, 11), 640, 1099, 1280, 1920, 2560, 3000]

@@ -249,7 +249,7 @@ def test_a_group_that_kueue_preempts_continues_once_the_quota_is_free(
 def test_a_replica_that_is_restarted_with_more_memory_is_admitted(queued: Queued) -> None:
     launcher, handle = queued.start(arguments={"worker": "devour"}, restarts={"memory": 1})
     ended = queued.follow(launcher, handle).result(120)
-    assert "was restarted 1 times, and restarts.memory is 1" in ended.reason
+    assert "was restarted 1 time, and restarts.memory is 1" in ended.reason
     memory = {
         each.spec.containers[0].resources.limits["memory"] for each in queued.world.pods().values()
     }

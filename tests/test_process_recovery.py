@@ -105,7 +105,7 @@ def test_a_used_up_restart_budget_ends_the_job_with_that_reason(
     ended = live.end.result(60)
     assert ended.state is State.LOST
     assert ended.reason == (
-        "chief was ended by signal 9; it was restarted 1 times, and restarts.crashes is 1"
+        "chief was ended by signal 9; it was restarted 1 time, and restarts.crashes is 1"
     )
 
 

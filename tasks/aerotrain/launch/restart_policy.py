@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from aerotrain.contract.errors import ExitCode
+from aerotrain.contract.errors import ExitCode, counted
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, Restarts
 from aerotrain.contract.replicas import ReplicaName, Role
@@ -94,7 +94,7 @@ def judge(
     budget = getattr(budgets, rule.budget)
     spent = sum(each.times for each in earlier if RULES[Failure(each.kind)].budget == rule.budget)
     if spent >= budget:
-        used = f"it was restarted {spent} times, and restarts.{rule.budget} is {budget}"
+        used = f"it was restarted {counted(spent, 'time')}, and restarts.{rule.budget} is {budget}"
         return RestartVerdict(Remedy.RETRY, f"{seen.reason}; {used}")
     return RestartVerdict(
         rule.remedy, f"{seen.reason}; it {rule.remedy} ({spent + 1} of {budget} {rule.budget})"

@@ -1,6 +1,9 @@
 """Sources of raw records, by kind: each lists its fragments and reads one as batches of columns.
 
-Splits, shards and serialized records are the concern of ``aerotrain.data.prepare``.
+``source`` is what all kinds have in common, ``files`` the input files of most of them, ``declared``
+the options about columns. A module for each kind: ``parquet``, ``csv`` and ``jsonl`` (both are
+``text``), ``tfrecord``, ``images``, ``arrays``, ``python``. Splits, shards and serialized records
+are the concern of ``aerotrain.data.prepare``.
 """
 
 from collections.abc import Mapping
