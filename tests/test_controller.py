@@ -13,7 +13,7 @@ from aerotrain.launch.controller import Controller
 from aerotrain.launch.decision import Ended, GroupObservation, LastStep, Restart, Wait
 from aerotrain.launch.history import compacted, size_of
 from aerotrain.launch.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED
-from test_recovery_matrix import GANG, SERVED, job
+from support.described_jobs import GANG, SERVED, job
 
 ELSEWHERE = "it is restarted, elsewhere if possible"
 RUNNING = Observation(state=State.RUNNING)

@@ -8,7 +8,7 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.status import Failure
 from aerotrain.launch.history import with_fewer_workers
-from test_recovery_matrix import SERVED, job
+from support.described_jobs import SERVED, job
 
 FOUR = [{"role": "chief"}, {"role": "worker", "count": 4}, {"role": "ps"}]
 START = Event(event=EventType.START, at=0)

@@ -6,28 +6,9 @@ from typing import Any
 import pytest
 
 from aerotrain.contract.event_log import Event, EventType, read
-from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
 from aerotrain.launch.restart_policy import MATRIX, replicas_to_restart
-
-SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps", "count": 2}]
-GANG = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "evaluator"}]
-FED = [{"role": "input", "count": 2}, {"role": "dispatcher"}]
-ALONE = [{"role": "chief"}, {"role": "evaluator"}]
-
-
-def job(strategy: str, replicas: list[dict[str, Any]]) -> Job:
-    return Job.from_dict(
-        {
-            "name": "job",
-            "module": "aerotrain.training.train",
-            "store": "s3://bucket",
-            "run": "run",
-            "task": "train",
-            "strategy": strategy,
-            "replicas": replicas,
-        }
-    )
+from support.described_jobs import ALONE, FED, GANG, SERVED, job
 
 
 @pytest.mark.parametrize(
