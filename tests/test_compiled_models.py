@@ -22,6 +22,7 @@ from aerotrain.training.model.checks import (
     warn_of_metrics,
 )
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.whole_batches import warn_of_layer_state
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.steps import remote
@@ -490,6 +491,23 @@ def test_training_with_parameter_servers_stops_at_a_loss_that_is_not_finite(digi
         assert processes["chief"].wait(60) == ExitCode.FINAL
     assert "is no finite number" in said
     assert "no checkpoint was made" in said
+
+
+@pytest.mark.parametrize(
+    ("layer", "synchronized", "is_named"),
+    [
+        (lambda: layers.BatchNormalization(name="norm"), False, True),
+        (lambda: layers.BatchNormalization(name="norm"), True, False),
+        (lambda: layers.BatchNormalization(name="norm", synchronized=True), False, False),
+        (lambda: layers.BatchNormalization(name="norm", trainable=False), False, False),
+        (lambda: layers.LayerNormalization(name="norm"), False, False),
+    ],
+)
+def test_a_normalization_by_pieces_of_a_batch_is_named(layer, synchronized, is_named, capsys):
+    warn_of_layer_state("mirrored", classifier(layer()), synchronized=synchronized)
+    assert ("BatchNormalization ('norm') normalizes each piece" in capsys.readouterr().out) == (
+        is_named
+    )
 
 
 @pytest.mark.parametrize(

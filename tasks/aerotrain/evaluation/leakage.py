@@ -54,8 +54,9 @@ def copied(
         if share >= _COPIED:
             yield (
                 f"{share:.1%} of {len(of_training):,} records of the training are also in the "
-                f"split {split!r}, so the metrics are better than those of new records: give "
-                "copies one key, or remove them from the data"
+                f"split {split!r}, as far as the model sees, so the metrics are better than those "
+                "of new records: give copies one key or remove them from the data, or let the "
+                "transform keep what distinguishes them"
             )
 
 

@@ -264,7 +264,8 @@ def serve(store: str, port: int) -> None:
         models.warm_up()
         with DevelopmentServer(models, port) as server:
             print(
-                f"serving {store} for development at 127.0.0.1, port {server.server_port}",
+                f"serving {store} for development: POST to "
+                f"http://127.0.0.1:{server.server_port}/v1/models/PIPELINE:predict",
                 flush=True,
             )
             server.serve_forever()

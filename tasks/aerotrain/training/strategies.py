@@ -165,7 +165,8 @@ def _check_steps(step: TrainStep, pipeline: InputPipeline, start: int, replicas:
     if cuts or arguments.jit_compile:
         check_exchanged(strategy, step.model, arguments, replicas)
     if cuts and isinstance(step.model, keras.Model):
-        warn_of_layer_state(strategy, step.model)
+        synchronized = arguments.synchronized_batch_norm
+        warn_of_layer_state(strategy, step.model, synchronized=synchronized)
     if (cuts or asynchronous) and start == 0 and not keras3.fixed_batch(step.model):
         batch = pipeline.sample()
         if batch is not None:

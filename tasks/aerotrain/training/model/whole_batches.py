@@ -19,7 +19,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.custom import WholeStepScope, has_custom_step
-from aerotrain.training.steps.state import MetricValues
+from aerotrain.training.steps.state import MetricValues, batch_norms
 from aerotrain.training.steps.step import Counts, Microbatch, TrainStep, length
 
 #: The greatest relative difference that is rounding, in float32 and in shorter numbers.
@@ -113,8 +113,22 @@ def check_sharing(strategy: str, step: TrainStep, batch: Any, *, adds: bool, cut
         )
 
 
-def warn_of_layer_state(strategy: str, model: keras.Model) -> None:
-    """Name variables of layers that are not Keras's, which each piece of a batch updates."""
+def warn_of_layer_state(strategy: str, model: keras.Model, *, synchronized: bool) -> None:
+    """Name layers that compute with a piece of a batch what ``fit`` computes with the whole.
+
+    They are batch normalizations, unless their statistics are ``synchronized``, and layers that are
+    not Keras's and have variables that each piece updates.
+    """
+    norms = [each for each in batch_norms(model) if each.trainable and not each.synchronized]
+    if norms and not synchronized:
+        names = ", ".join(repr(each.name) for each in norms)
+        print(
+            f"warning: BatchNormalization ({names}) normalizes each piece of a batch under "
+            f"{strategy!r} by the mean and the variance of that piece, so losses and weights "
+            "differ from those of fit on one device; synchronized_batch_norm takes those of the "
+            "batch",
+            flush=True,
+        )
     keeping = [each.path for each in keras3.own_state(model)]
     if keeping:
         print(

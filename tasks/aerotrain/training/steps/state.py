@@ -166,7 +166,7 @@ class LayerState:
 
 def kept_by_layers(model: Any) -> list[Any]:
     """The numbers that layers update while they are called: statistics, and a user's own."""
-    statistics = [each for layer in _batch_norms(model) for each in layer.non_trainable_weights]
+    statistics = [each for layer in batch_norms(model) for each in layer.non_trainable_weights]
     own = keras3.own_state(model) if isinstance(model, keras.Model) else []
     found = {id(each): each for each in [*statistics, *own]}.values()
     return [each for each in found if tf.as_dtype(each.dtype) not in (tf.bool, tf.string)]
@@ -188,7 +188,7 @@ def aggregate_in_center(model: Any) -> None:
 
 def synchronize_batch_norm(model: Any) -> None:
     """Let every batch normalization use the statistics of the batches of all replicas."""
-    for layer in _batch_norms(model):
+    for layer in batch_norms(model):
         layer.synchronized = True
 
 
@@ -206,6 +206,7 @@ def _of_replica(seed: tf.Tensor) -> tf.Tensor:
     return seed + tf.stack([number, tf.zeros_like(number)])
 
 
-def _batch_norms(model: Any) -> list[Any]:
+def batch_norms(model: Any) -> list[Any]:
+    """The layers of batch normalization, at any depth."""
     layers = keras3.layers(model)
     return [each for each in layers if isinstance(each, keras.layers.BatchNormalization)]
