@@ -364,7 +364,7 @@ def test_a_fresh_clone_says_what_it_installs_before_it_does(tmp_path: Path) -> N
     for name in ("Makefile", "requirements.lock", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / ".venv").mkdir()
-    command = ["make", ".venv/.ready", "UV=/bin/echo"]
+    command = ["make", "--no-print-directory", ".venv/.ready", "UV=/bin/echo"]
     made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     said = [line.split(" ", 1)[0] for line in made.stdout.splitlines()]
     assert said == ["setting", "venv", "installing", "pip", "pip"]
