@@ -17,7 +17,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import ROOT, git, print_table
+from benchmarks.report import ROOT, SPREAD, git, print_table, with_spread
 
 AIMS = ROOT / "benchmarks" / "aims.toml"
 RESULTS = "benchmarks/results"
@@ -25,8 +25,8 @@ RESULTS = "benchmarks/results"
 #: What is around the table in a page.
 BEGIN, END = "<!-- written by python -m benchmarks.aims -->\n", "<!-- end of the aims -->\n"
 
-#: Of each benchmark, its figures by name.
-Figures = dict[str, dict[str, float]]
+#: Of each benchmark, its figures by name, and their spreads.
+Figures = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +58,34 @@ class Aim:
     def value(self, figures: Figures) -> float | None:
         return figures.get(self.benchmark, {}).get(self.figure)
 
+    def spread(self, figures: Figures) -> tuple[float, float] | None:
+        """The least and the greatest value of the rounds, where there was more than one."""
+        return figures.get(self.benchmark, {}).get(f"{self.figure}{SPREAD}")
+
     def outcome(self, figures: Figures) -> str:
-        """``kept``, why it is below, or ``not measured`` or ``fallen`` if nothing says why."""
+        """``kept``, why it is below, or what is wrong if nothing says why.
+
+        That is ``not measured``, ``fallen``, or ``undecided`` if some rounds meet the aim and
+        others do not.
+        """
         value, below = self.value(figures), f"below since {self.since}: {self.why_below}"
         if value is None:
             return below if self.why_below else "not measured"
-        if value >= self.at_least if self.at_most is None else value <= self.at_most:
+        least, greatest = self.spread(figures) or (value, value)
+        bound = self.at_least if self.at_most is None else self.at_most
+        assert bound is not None  # one of both is given
+        if least < bound < greatest:
+            return below if self.why_below else "undecided"
+        if value >= bound if self.at_most is None else value <= bound:
             return "kept"
         return below if self.why_below else "fallen"
+
+    def shown(self, figures: Figures) -> str | float | None:
+        """The figure with its spread."""
+        value, spread = self.value(figures), self.spread(figures)
+        if value is None or spread is None:
+            return value
+        return with_spread(value, *spread)
 
 
 def aims() -> list[Aim]:
@@ -105,8 +125,8 @@ def table(found: Figures, before: Figures | None = None) -> str:
         {
             "figure": f"{aim.benchmark}: {aim.figure}",
             "aim": aim.bound,
-            **({} if before is None else {"before": aim.value(before)}),
-            "measured": aim.value(found),
+            **({} if before is None else {"before": aim.shown(before)}),
+            "measured": aim.shown(found),
             "": aim.outcome(found),
         }
         for aim in aims()
@@ -121,8 +141,8 @@ def wrong(found: Figures) -> list[str]:
     lines = []
     for aim in aims():
         name, outcome = f"{aim.benchmark}: {aim.figure}", aim.outcome(found)
-        if outcome in ("fallen", "not measured"):
-            value = aim.value(found)
+        if outcome in ("fallen", "not measured", "undecided"):
+            value = aim.shown(found)
             lines.append(f"{name} is {value}, its aim is {aim.bound}: say why_below, and since")
         elif outcome == "kept" and aim.why_below:
             lines.append(f"{name} is kept again: remove why_below and since")

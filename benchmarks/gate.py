@@ -32,7 +32,7 @@ from aerotrain.serving.served import Served
 from aerotrain.standalone import predict
 from aerotrain.store import open_store, publish
 from aerotrain.training.input.batches import RecordFiles, every_record, streamed
-from benchmarks.report import Report, in_turns, median_ratio, run, seconds, use_one_core
+from benchmarks.report import Report, in_turns, ratios, run, seconds, use_one_core
 from benchmarks.workloads import write_shards
 
 #: Records of one comparison, the level of its test, and the loss that is to be found.
@@ -69,9 +69,9 @@ def measure(given: Namespace, folder: Path) -> Report:
         taken |= pool.apply(predictions_on_one_core, (folder, records))
     figures = {
         **shares,
-        "predict_over_memory": median_ratio(taken[MEMORY], taken[PREDICT]),
-        "gate_over_evaluate": median_ratio(taken[GATE], taken[PLAIN]),
-        "compared_over_evaluate": median_ratio(taken[COMPARED], taken[PLAIN_BOTH]),
+        "predict_over_memory": ratios(taken[MEMORY], taken[PREDICT]),
+        "gate_over_evaluate": ratios(taken[GATE], taken[PLAIN]),
+        "compared_over_evaluate": ratios(taken[COMPARED], taken[PLAIN_BOTH]),
     }
     rows = [{"of": name, "s": round(min(each), 2)} for name, each in taken.items()]
     return Report(rows, figures)

@@ -26,7 +26,7 @@ from aerotrain.training.input.batches import RecordFiles, every_record
 from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
-from benchmarks.report import Report, in_turns, median_ratio, run, use_one_core
+from benchmarks.report import Report, in_turns, ratios, run, use_one_core
 from benchmarks.workloads import Jobs, write_shards
 
 BATCH, SHARDS = 128, 8
@@ -67,8 +67,8 @@ def measure(given: Namespace, folder: Path) -> Report:
     return Report(
         [{"": name, "examples/s": round(statistics.median(each))} for name, each in rates.items()],
         {
-            "read_over_memory": median_ratio(rates["read"], rates["in memory"]),
-            "read_shuffled_over_memory": median_ratio(
+            "read_over_memory": ratios(rates["read"], rates["in memory"]),
+            "read_shuffled_over_memory": ratios(
                 rates["read, shuffled"], rates["in memory, shuffled"]
             ),
         },

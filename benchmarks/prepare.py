@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aerotrain import standalone
-from benchmarks.report import Report, in_turns, median_ratio, run
+from benchmarks.report import Report, in_turns, ratios, run
 
 GIB = 2**30
 
@@ -61,7 +61,7 @@ def measure(given: Namespace, folder: Path) -> Report:
     return Report(
         [row(step, costs) for step, costs in {**steps, f"plan of {files:,} files": [plan]}.items()],
         {
-            "prepare_two_over_one": median_ratio(one, two),
+            "prepare_two_over_one": ratios(one, two),
             "prepare_mib_per_second": size / 2**20 / statistics.median(one),
             "prepare_most_mib": max(each.most for costs in steps.values() for each in costs),
             "plan_seconds": plan.seconds,

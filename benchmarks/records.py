@@ -24,7 +24,7 @@ from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.prepare.partition import keep_freed_memory
 from aerotrain.data.records import encoded_frames
 from aerotrain.data.sources import Source, open_source
-from benchmarks.report import Report, in_turns, median_ratio, run, seconds, use_one_core
+from benchmarks.report import Report, in_turns, ratios, run, seconds, use_one_core
 
 PIXELS = 28 * 28
 
@@ -46,10 +46,7 @@ def measure(given: Namespace, folder: Path) -> Report:
     contestants["copy + CRC"] = partial(seconds, copy, folder)
     taken = in_turns(contestants, rounds, warm=True)
     rates = {name: [records / each for each in times] for name, times in taken.items()}
-    over = {
-        kind: median_ratio(rates[f"ours, {kind}"], rates[f"TFRecordWriter, {kind}"])
-        for kind in ROWS
-    }
+    over = {kind: ratios(rates[f"ours, {kind}"], rates[f"TFRecordWriter, {kind}"]) for kind in ROWS}
     return Report(
         [
             {"writer": name, "records/s": round(statistics.median(each))}
@@ -58,7 +55,7 @@ def measure(given: Namespace, folder: Path) -> Report:
         {
             "write_over_tf_writer": over["parquet"],
             "write_arrays_over_tf_writer": over["npy"],
-            "share_of_copy_and_crc": median_ratio(rates["ours, npy"], rates["copy + CRC"]),
+            "share_of_copy_and_crc": ratios(rates["ours, npy"], rates["copy + CRC"]),
         },
     )
 

@@ -22,6 +22,9 @@ MEMORY = Path("/dev/shm")
 
 Rows = Sequence[Mapping[str, Any]]
 
+#: The end of the name of a figure's least and greatest value.
+SPREAD = "_spread"
+
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -30,11 +33,13 @@ T = TypeVar("T")
 class Report:
     """What a benchmark has measured; None in a row or figure is what it could not measure.
 
-    ``rows`` share their columns. ``more`` are tables that are printed before.
+    ``rows`` share their columns. ``more`` are tables that are printed before. A figure that is
+    measured in several rounds is their list: its median is printed, and, as ``NAME_spread``, the
+    least and the greatest.
     """
 
     rows: Rows
-    figures: Mapping[str, float | None]
+    figures: Mapping[str, float | Sequence[float] | None]
     more: Sequence[Rows] = ()
 
 
@@ -67,8 +72,17 @@ def run(
         print_table(rows)
         print()
     print_table(report.rows)
-    measured = {name: value for name, value in report.figures.items() if value is not None}
-    print(json.dumps({name: round(value, 4) for name, value in measured.items()}))
+    print(json.dumps(dict(_figures(report.figures))))
+
+
+def _figures(figures: Mapping[str, float | Sequence[float] | None]) -> Iterator[tuple[str, Any]]:
+    """The figures that were measured, as they are printed."""
+    for name, value in figures.items():
+        if isinstance(value, Sequence):
+            yield name, round(statistics.median(value), 4)
+            yield f"{name}{SPREAD}", [round(min(value), 4), round(max(value), 4)]
+        elif value is not None:
+            yield name, round(value, 4)
 
 
 def _print_origin() -> None:
@@ -111,7 +125,14 @@ def print_table(rows: Rows) -> None:
 def _shown(value: Any) -> str:
     if value is None:
         return "–"
+    if isinstance(value, list):
+        return with_spread(statistics.median(value), min(value), max(value))
     return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def with_spread(value: float, least: float, greatest: float) -> str:
+    """A figure with the least and the greatest value of its rounds."""
+    return f"{value:.2f} ({least:.2f} to {greatest:.2f})"
 
 
 def in_turns(
@@ -131,9 +152,9 @@ def in_turns(
     return results
 
 
-def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median over the rounds of the ratio of two results of one round."""
-    return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """The ratio of two results of each round: what changes the machine's speed changes both."""
+    return [one / other for one, other in zip(ours, theirs, strict=True)]
 
 
 def seconds(work: Callable[..., Any], *arguments: Any, **options: Any) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 from aerotrain.contract.job import Job
 from benchmarks.models import fashion
 from benchmarks.replicas import Ended, run_job
-from benchmarks.report import Report, Rows, in_turns, median_ratio, run
+from benchmarks.report import Report, Rows, in_turns, ratios, run
 from benchmarks.workloads import (
     CONVOLUTIONS,
     DENSE,
@@ -60,7 +60,7 @@ def measure(given: Namespace, folder: Path) -> Report:
     return Report(rows, figures(rows) | bench.memory_figures(), [bench.memory])
 
 
-def figures(rows: Rows) -> dict[str, float]:
+def figures(rows: Rows) -> dict[str, Any]:
     """The ratios of ``rows`` by name."""
     suffixes = {workload.name: workload.suffix for workload in WORKLOADS}
     named = {}
@@ -107,7 +107,7 @@ class Bench:
                 theirs = rates.get((flavour, many), [None])
                 failed = None in theirs
                 row[f"{title}, steps/s"] = None if failed else statistics.median(theirs)
-                row[f"ours / {title}"] = None if failed else median_ratio(ours, theirs)
+                row[f"ours / {title}"] = None if failed else ratios(ours, theirs)
             print(row)
             rows.append(row)
         return rows
