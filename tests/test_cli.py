@@ -31,7 +31,7 @@ TRAIN = ["train", "--model", "m", "--data", "file:///data", "--store", "file:///
     ("words", "sentence"),
     [
         (["train", "--model", "m"], "the following arguments are required"),
-        ([*TRAIN, "--epoch", "3"], "unrecognized arguments: --epoch 3"),
+        ([*TRAIN, "--epohcs", "3"], "arguments: --epohcs 3, did you mean '--epochs'?"),
         ([*TRAIN, "--strategy", "none"], "invalid choice: 'none'"),
         ([*TRAIN, "--mesh", "{"], "argument --mesh: '{' is not JSON"),
         ([*TRAIN, "--workers", "two"], "argument --workers: 'two' is no integer; or give auto"),
@@ -72,6 +72,15 @@ def test_arguments_that_cannot_work_are_refused_before_anything_starts(words, se
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("error: ")
     assert sentence in line
+
+
+def test_a_reader_that_ends_early_is_no_error(tmp_path):
+    (tmp_path / "x.csv").write_text("a,label\n" + "".join(f"{n % 7},{n % 2}\n" for n in range(60)))
+    command = [*AEROTRAIN, "new", "early", "--from", str(tmp_path / "x.csv"), "--to", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == ExitCode.OK
 
 
 def test_code_is_a_folder_or_the_url_of_an_archive(tmp_path, monkeypatch):

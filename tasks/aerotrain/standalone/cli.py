@@ -32,7 +32,7 @@ from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
+from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError, nearest
 from aerotrain.contract.job import Deadlines, Job
 from aerotrain.contract.layout import JOB
 from aerotrain.contract.options import Option, options_of
@@ -96,15 +96,10 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run the step that the command line describes, and exit as a replica does."""
     given = parse(words)
     try:
-        if given.command in OTHERS:
-            OTHERS[given.command].run(given)
-            sys.exit(ExitCode.OK)
-        job = job_of(given)
-        if given.command == "train":
-            _check_environment(os.environ)
-    except AerotrainError as error:
-        print(f"error: {error}", flush=True)
-        sys.exit(exit_code_of(error))
+        job = _job_or_exit(given)
+    except BrokenPipeError:  # the reader has ended, such as `head`; so must the flush at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.OK)
     ignore_full_disk()  # nor does a closed pipe, as of `| head`, end the job
     signal.signal(signal.SIGINT, lambda *_: signal.raise_signal(signal.SIGTERM))
     scratch = Path(tempfile.mkdtemp(prefix="aerotrain-"))
@@ -129,6 +124,22 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         traceback.print_exc()
     finally:
         os._exit(code)  # a normal exit would wait for TensorFlow's threads
+
+
+def _job_or_exit(given: Namespace) -> Job:
+    """The job of a step; any other command is carried out here, and ends this process."""
+    try:
+        if given.command in OTHERS:
+            OTHERS[given.command].run(given)
+            sys.stdout.flush()
+            sys.exit(ExitCode.OK)
+        job = job_of(given)
+        if given.command == "train":
+            _check_environment(os.environ)
+    except AerotrainError as error:
+        print(f"error: {error}", flush=True)
+        sys.exit(exit_code_of(error))
+    return job
 
 
 def _run(job: Job, given: Namespace, scratch: Path) -> int:
@@ -251,7 +262,11 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
         described = (inspect.getdoc(command.arguments) or "").partition("\n\nRaises:")[0]
         added = _added(commands, name, command.help, command.description or described)
         _add_step_flags(added, name, command)
-    return parser.parse_args(words)
+    given, unknown = parser.parse_known_args(words)
+    if unknown:
+        flags = [f"--{name.replace('_', '-')}" for name in vars(given)]
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{nearest(unknown[0], flags)}")
+    return given
 
 
 def _added(commands: Any, name: str, summary: str, description: str) -> ArgumentParser:
