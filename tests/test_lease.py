@@ -278,15 +278,6 @@ def take_at_once(store: Store) -> None:
     store.put(LEASE, json.dumps(content).encode())
 
 
-def test_a_lease_that_was_never_taken_does_not_fence(store: Store) -> None:
-    free = lease(store)
-    free.check()
-    free.put(RESULT, b"of a step that needs none")
-    free.release()
-    assert store.get(RESULT) == b"of a step that needs none"
-    assert not store.exists(LEASE)
-
-
 @contextmanager
 def chief(digits: Pipeline, attempt: str) -> Iterator[Process]:
     """The only replica of a launch of a training: always the same job."""

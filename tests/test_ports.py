@@ -8,13 +8,11 @@ from contextlib import suppress
 
 import pytest
 
-from aerotrain.contract.job import Job
 from aerotrain.supervisor.ports import (
     PORTS,
     hold,
     release,
     reserve,
-    reserved_addresses,
     reserved_ports,
 )
 
@@ -69,16 +67,6 @@ def test_a_port_stays_reserved_by_a_process_that_inherits_it() -> None:
     free = hold(port.number)
     assert free is not None
     release([free])
-
-
-def test_the_ports_of_a_command_are_reserved_for_as_long_as_it_runs() -> None:
-    job = Job(name="j", module="m", store="file:///s", run="r", task="t")
-    with reserved_addresses(job) as (addresses, _):
-        [address] = addresses.values()
-        port = int(address.partition(":")[2])
-        assert port in PORTS, "the kernel gives it to no other program"
-        assert hold(port) is None
-    release([hold(port)])
 
 
 def test_an_owner_gets_its_port_again_although_a_client_has_just_used_it() -> None:

@@ -26,7 +26,6 @@ from aerotrain.supervisor.fork_rules import import_variables
 from aerotrain.supervisor.processes import is_alive, send, umask
 from aerotrain.supervisor.protocol import (
     LOCK,
-    MOST_DESCRIPTORS,
     Start,
     ask,
     runtime_folder,
@@ -70,10 +69,10 @@ class ForkServer:
         of = [str(self.root), self.python, sorted(import_variables(self.environment).items())]
         return runtime_folder() / f"warm-{hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]}"
 
-    async def fork_supervisor(self, folder: Path, *, wait: bool) -> bool:
+    async def fork_supervisor(self, folder: Path) -> bool:
         """Fork the supervisor of the job in ``folder``; False if that is not possible.
 
-        With ``wait`` a missing server is started, and its imports are waited for.
+        A missing server is started, and its imports are waited for.
         """
         request = {
             "folder": str(folder),
@@ -85,8 +84,6 @@ class ForkServer:
         while time.monotonic() < until:
             if self._fork(request):
                 return True
-            if not wait:
-                return False
             if server is None:
                 server = self._run()
             elif server.poll() not in (None, 0):
@@ -202,10 +199,8 @@ class SupervisorClient:
         """The pid of the supervisor, if it is running."""
         return holder_of(self._folder / LOCK)
 
-    async def start_supervisor(self, *, warm: bool, wait: bool) -> str | None:
-        """Start a supervisor, unless one is running.
-
-        ``warm`` requests a forked one; ``wait`` waits for the imports of the fork server.
+    async def start_supervisor(self, *, warm: bool) -> str | None:
+        """Start a supervisor, unless one is running; ``warm`` requests a forked one.
 
         Returns:
             Why the servers of its replicas will be open to the network, if they will be.
@@ -218,7 +213,7 @@ class SupervisorClient:
         if self.pid() is not None:
             return None
         server = self._fork_server if warm else None
-        if server is None or not await server.fork_supervisor(self._folder, wait=wait):
+        if server is None or not await server.fork_supervisor(self._folder):
             self._run()
         until = time.monotonic() + _START_SECONDS
         while (answer := self._answer()) is None:
@@ -263,19 +258,26 @@ class SupervisorClient:
             return ask(socket_of(self._folder), {"do": "observe"}, seconds=_ANSWER_SECONDS)
         return None
 
+    def reserve(self, count: int) -> list[int]:
+        """Ports of loopback that the supervisor holds for as long as it runs.
+
+        Raises:
+            OSError: there is no supervisor, or not enough ports are free.
+        """
+        request = {"do": "reserve", "count": count}
+        return list(ask(socket_of(self._folder), request, seconds=_ANSWER_SECONDS)["ports"])
+
     def start(self, replicas: Sequence[Start], ports: Sequence[int]) -> None:
         """Start these replicas; those that still run are ended first.
 
-        ``ports`` are open locks that the supervisor holds for as long as it runs.
+        ``ports`` are those of the whole job, which an earlier supervisor may have reserved.
 
         Raises:
-            OSError: there is no supervisor, or the machine lacks resources.
+            OSError: there is no supervisor, a port was taken, or the machine lacks resources.
         """
         socket = socket_of(self._folder)
-        for first in range(0, len(ports), MOST_DESCRIPTORS):
-            some = ports[first : first + MOST_DESCRIPTORS]
-            ask(socket, {"do": "observe"}, descriptors=some, seconds=_ANSWER_SECONDS)
-        request = {"do": "start", "replicas": [asdict(each) for each in replicas]}
+        described = [asdict(each) for each in replicas]
+        request = {"do": "start", "replicas": described, "ports": list(ports)}
         until = time.monotonic() + _ANSWER_SECONDS
         while True:
             try:
