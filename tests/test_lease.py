@@ -230,29 +230,6 @@ def test_an_invalid_lease_object_is_refused(store: Store, content: bytes) -> Non
         lease(store).take()
 
 
-def test_only_one_of_two_simultaneous_launches_trains(store: Store) -> None:
-    came, over, ended = threading.Barrier(2), threading.Event(), []
-
-    def train(attempt: str) -> None:
-        held = lease(store, attempt, time=Time(meanwhile=lambda: over.wait(0.01)))
-        came.wait()
-        try:
-            held.take()
-        except FinalError:
-            ended.append(attempt)
-            over.set()
-        else:
-            while not over.wait(0.001):
-                held.renew()
-
-    both = [threading.Thread(target=train, args=(name,)) for name in ("one", "other")]
-    for each in both:
-        each.start()
-    for each in both:
-        each.join()
-    assert len(ended) == 1
-
-
 def test_background_renewal_reports_at_once_that_the_lease_was_taken(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,28 +95,26 @@ def test_the_form_and_the_rest_schema_have_the_bounds_of_the_declaration():
     assert params["mesh"].schema["propertyNames"] == {"enum": ["batch", "model"]}
 
 
+#: Airflow would store those that are not finite as null.
 NOT_FINITE = [float("nan"), float("inf"), float("-inf"), json.loads("1e999")]
 
 
-@pytest.mark.parametrize("value", NOT_FINITE)
-@pytest.mark.parametrize("name", ["learning_rate", "threshold", "checkpoint_interval"])
-def test_a_number_that_airflow_would_store_as_null_is_refused(name, value):
-    with pytest.raises(ParamValidationError):
-        training_params()[name].resolve(value)
-
-
-@pytest.mark.parametrize("value", NOT_FINITE)
-def test_a_hyperparameter_that_airflow_would_store_as_null_is_refused(value):
-    with pytest.raises(ParamValidationError):
-        training_params()["hparams"].resolve({"l2": value})
-
-
 @pytest.mark.parametrize(
-    ("name", "value"), [("progress_timeout", 1e-9), ("shards", 1_000_000), ("strategy", "none")]
+    ("name", "values"),
+    [
+        ("learning_rate", NOT_FINITE),
+        ("threshold", NOT_FINITE),
+        ("checkpoint_interval", NOT_FINITE),
+        ("hparams", [{"l2": value} for value in NOT_FINITE]),
+        ("progress_timeout", [1e-9]),
+        ("shards", [1_000_000]),
+        ("strategy", ["none"]),
+    ],
 )
-def test_a_value_that_cannot_work_is_refused_when_a_run_is_triggered(name, value):
-    with pytest.raises(ParamValidationError):
-        training_params()[name].resolve(value)
+def test_a_value_that_cannot_work_is_refused_when_a_run_is_triggered(name, values):
+    for value in values:
+        with pytest.raises(ParamValidationError):
+            training_params()[name].resolve(value)
 
 
 @pytest.mark.parametrize("address", ["<b>tpu</b>", "http://10.0.0.2", "grpc://a b:1", ""])

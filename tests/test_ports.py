@@ -3,13 +3,11 @@
 import os
 import socket
 import subprocess
-import sys
 from contextlib import suppress
 
 import pytest
 
 from aerotrain.supervisor.ports import (
-    PORTS,
     hold,
     release,
     reserve,
@@ -20,28 +18,6 @@ from aerotrain.supervisor.ports import (
 def test_a_reserved_port_has_only_one_owner() -> None:
     with reserved_ports(3) as ours, reserved_ports(3) as theirs:
         assert len({port.number for port in (*ours, *theirs)}) == 6
-
-
-@pytest.mark.process
-def test_a_port_is_reserved_without_a_file_that_another_user_could_have_made() -> None:
-    watched = """
-import sys
-from aerotrain.supervisor import ports
-opened = []
-sys.addaudithook(
-    lambda event, arguments: opened.append(arguments[0])
-    if event in {"open", "os.mkdir", "os.truncate"}
-    else None
-)
-with ports.reserved_ports(2) as reserved:
-    assert ports.hold(reserved[0].number) is None
-    ports.release([ports.hold(PORT)])
-print(opened)
-""".replace("PORT", str(PORTS[-1]))
-    done = subprocess.run(
-        [sys.executable, "-c", watched], check=True, capture_output=True, text=True
-    )
-    assert done.stdout == "[]\n"
 
 
 @pytest.mark.process

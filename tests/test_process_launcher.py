@@ -1,8 +1,5 @@
 """The launcher of local processes, with real processes."""
 
-import json
-import os
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -20,8 +17,15 @@ from aerotrain.contract.status import Failure, Observation, State, job_state
 from aerotrain.launch.launcher import Launcher
 from aerotrain.supervisor.processes import is_alive
 from aerotrain.supervisor.protocol import socket_of
+from support import live_sets
 from support.listening import listening, open_to_network
-from support.live_sets import process_launcher, processes_of, replica_environment, replica_pid
+from support.live_sets import (
+    SERVED,
+    process_launcher,
+    processes_of,
+    replica_environment,
+    replica_pid,
+)
 from support.waiting import wait_for
 
 pytestmark = pytest.mark.process
@@ -38,20 +42,8 @@ def launcher(tmp_path: Path) -> Iterator[Launcher[Any]]:
         process_launcher(tmp_path / "sets", {}, (folder / "holder").read_text()).stop(str(folder))
 
 
-def job(tmp_path: Path, name: str = "job", **does: str) -> Job:
-    return Job.from_dict(
-        {
-            "name": name,
-            "module": "small_jobs",
-            "code": str(Path(__file__).parent / "jobs"),
-            "store": (tmp_path / "store").as_uri(),
-            "run": "run",
-            "task": name,
-            "strategy": "parameter_server",
-            "replicas": [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}],
-            "arguments": does,
-        }
-    )
+def job(tmp_path: Path, **does: str) -> Job:
+    return live_sets.job(tmp_path, SERVED, {"chief": "serve", **does})
 
 
 def test_a_job_of_more_processes_than_the_machine_can_serve_is_refused(
@@ -145,7 +137,7 @@ def test_a_task_that_is_killed_while_it_stops_its_group_leaves_nothing(
     handle = launcher.start(launcher.plan(job(tmp_path), "try-1"))
     with socket.socket(socket.AF_UNIX) as killed:  # before the answer
         killed.connect(str(socket_of(Path(handle))))
-        killed.sendall(b'{"do": "end", "remove": true}\n')
+        killed.sendall(b'{"do": "end"}\n')
     wait_for("no folder", lambda: not Path(handle).exists(), seconds=60)
     wait_for("no process", lambda: not processes_of(handle), seconds=60)
 
@@ -170,18 +162,6 @@ def test_a_replica_that_vanished_with_its_parent_is_a_node_failure(
     psutil.wait_procs([replica], timeout=60)
     seen = launcher.observe(handle)[WORKER]
     assert (seen.state, seen.failure) == (State.LOST, Failure.NODE)
-
-
-def test_killing_the_supervisor_ends_all_replicas_as_node_failures(
-    launcher: Launcher[Any], tmp_path: Path
-) -> None:
-    described = job(tmp_path, worker="leave_grandchildren")
-    handle = launcher.start(launcher.plan(described, "try-1"))
-    while len(found := processes_of(handle)) < 1 + 4 + 4 + 6:
-        time.sleep(0.01)
-    os.kill(json.loads((Path(handle) / "status.json").read_text())["pid"], signal.SIGKILL)
-    wait_for("the end of all", lambda: not any(map(is_alive, found)), seconds=60)
-    assert {each.failure for each in launcher.observe(handle).values()} == {Failure.NODE}
 
 
 def _to_the_end(

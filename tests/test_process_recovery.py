@@ -123,20 +123,6 @@ def test_the_next_try_adopts_the_group_of_a_killed_task_and_passes_the_remaining
     assert replica_pid(live.handle, "worker-0") == before["worker-0"]
 
 
-def test_a_replica_that_failed_while_unwatched_is_restarted(
-    watched: Callable[..., Live], tmp_path: Path
-) -> None:
-    described = job(tmp_path, GANG, {"awaited": dict.fromkeys(("chief", "worker-0"), 2)})
-    first = process_launcher(tmp_path / "sets", replica_environment(), "try-1")
-    handle = first.start(first.plan(described, "try-1"))
-    log = Path(handle) / "worker-1" / "log"
-    wait_for("the start of worker-1", lambda: "hello" in log.read_text(), seconds=60)
-    send([replica_pid(handle, "worker-1")], signal.SIGKILL)
-    live = watched(described, "try-2")
-    assert live.end.result(60).state is State.SUCCEEDED
-    assert set(live.entries(EventType.RESTART)) == {"chief", "worker-0", "worker-1"}
-
-
 def test_a_try_that_still_watches_an_adopted_group_gets_an_error(
     watched: Callable[..., Live], tmp_path: Path
 ) -> None:

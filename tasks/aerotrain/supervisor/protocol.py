@@ -25,6 +25,10 @@ STATUS, LOCK = "status.json", "supervisor.lock"
 LOG, HEARTBEAT, TERMINATION_LOG, WORK = "log", "heartbeat", "termination-log", "work"
 
 
+#: Seconds for an answer: a supervisor handles one request at a time; ending all takes longest.
+ANSWER_SECONDS = 10.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """A request to start a replica; ``restarts`` is its restart count.
@@ -80,15 +84,15 @@ def socket_of(folder: Path) -> Path:
     return runtime_folder() / f"job-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
 
 
-def ask(path: Path, request: Mapping[str, Any], *, seconds: float) -> dict[str, Any]:
+def ask(path: Path, **request: Any) -> dict[str, Any]:
     """Send a request and return the answer.
 
     Raises:
-        OSError: there is no listener, or no answer within ``seconds``; or the request itself failed
-            with this error.
+        OSError: there is no listener, or no answer in time; or the request itself failed with this
+            error.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(seconds)
+        connection.settimeout(ANSWER_SECONDS)
         connection.connect(str(path))
         connection.sendall(json.dumps(request).encode() + b"\n")
         answer = _read(connection)

@@ -170,19 +170,13 @@ class Supervisor:
                 request = read_request(connection)
                 self._last_request = time.monotonic()
                 try:
-                    answered = self._do(request)
+                    answer(connection, self._do(request))
                 except OSError as error:
                     answer(connection, error)
                     return
-                if request["do"] != "end":
-                    answer(connection, answered)
-                    return
-                if request.get("remove"):
-                    shutil.rmtree(self._folder, ignore_errors=True)
-                with suppress(OSError):  # the process that asked may have been killed
-                    answer(connection, answered)
-                socket_of(self._folder).unlink(missing_ok=True)
-                os._exit(0)
+                if request["do"] == "end":
+                    socket_of(self._folder).unlink(missing_ok=True)
+                    os._exit(0)
 
     def _do(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         match request["do"]:
@@ -193,6 +187,7 @@ class Supervisor:
                 self._start([Start(**each) for each in request["replicas"]])
             case "end":
                 self._end()
+                shutil.rmtree(self._folder, ignore_errors=True)
             case "observe":
                 self._check()
             case other:

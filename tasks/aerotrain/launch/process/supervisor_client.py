@@ -25,6 +25,7 @@ from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.supervisor.fork_rules import import_variables
 from aerotrain.supervisor.processes import is_alive, send, umask
 from aerotrain.supervisor.protocol import (
+    ANSWER_SECONDS,
     LOCK,
     Start,
     ask,
@@ -38,9 +39,6 @@ IDLE = 600.0
 
 #: Seconds for its imports, on a busy machine.
 _IMPORT_SECONDS = 180.0
-
-#: Seconds for an answer: a supervisor handles one request at a time; ending all takes longest.
-_ANSWER_SECONDS = 10.0
 
 #: Seconds for a supervisor to start: it imports little.
 _START_SECONDS = 60.0
@@ -74,15 +72,10 @@ class ForkServer:
 
         A missing server is started, and its imports are waited for.
         """
-        request = {
-            "folder": str(folder),
-            "environment": dict(self.environment),
-            "umask": umask(),
-        }
         until = time.monotonic() + _IMPORT_SECONDS
         server: subprocess.Popen[bytes] | None = None
         while time.monotonic() < until:
-            if self._fork(request):
+            if self._fork(folder):
                 return True
             if server is None:
                 server = self._run()
@@ -94,9 +87,11 @@ class ForkServer:
             await asyncio.sleep(_POLL_EVERY)
         return False
 
-    def _fork(self, request: Mapping[str, Any]) -> bool:
+    def _fork(self, folder: Path) -> bool:
         with suppress(OSError):
-            return "pid" in ask(self.socket, request, seconds=_ANSWER_SECONDS)
+            environment = dict(self.environment)
+            asked = {"folder": str(folder), "environment": environment, "umask": umask()}
+            return "pid" in ask(self.socket, **asked)
         return False
 
     @property
@@ -255,8 +250,11 @@ class SupervisorClient:
 
     def _answer(self) -> dict[str, Any] | None:
         with suppress(OSError):
-            return ask(socket_of(self._folder), {"do": "observe"}, seconds=_ANSWER_SECONDS)
+            return self._ask("observe")
         return None
+
+    def _ask(self, do: str, **request: Any) -> dict[str, Any]:
+        return ask(socket_of(self._folder), do=do, **request)
 
     def reserve(self, count: int) -> list[int]:
         """Ports of loopback that the supervisor holds for as long as it runs.
@@ -264,8 +262,7 @@ class SupervisorClient:
         Raises:
             OSError: there is no supervisor, or not enough ports are free.
         """
-        request = {"do": "reserve", "count": count}
-        return list(ask(socket_of(self._folder), request, seconds=_ANSWER_SECONDS)["ports"])
+        return list(self._ask("reserve", count=count)["ports"])
 
     def start(self, replicas: Sequence[Start], ports: Sequence[int]) -> None:
         """Start these replicas; those that still run are ended first.
@@ -275,13 +272,11 @@ class SupervisorClient:
         Raises:
             OSError: there is no supervisor, a port was taken, or the machine lacks resources.
         """
-        socket = socket_of(self._folder)
         described = [asdict(each) for each in replicas]
-        request = {"do": "start", "replicas": described, "ports": list(ports)}
-        until = time.monotonic() + _ANSWER_SECONDS
+        until = time.monotonic() + ANSWER_SECONDS
         while True:
             try:
-                ask(socket, request, seconds=_ANSWER_SECONDS)
+                self._ask("start", replicas=described, ports=list(ports))
                 return
             except ConnectionError:  # not read, so sending it again starts nothing twice
                 if self.pid() is None or time.monotonic() > until:
@@ -290,12 +285,10 @@ class SupervisorClient:
 
     def records(self) -> dict[str, Any]:
         """The record of each replica by name; if the supervisor has ended, its last status."""
-        until = time.monotonic() + _ANSWER_SECONDS
+        until = time.monotonic() + ANSWER_SECONDS
         while self.pid() is not None:
             with suppress(OSError):
-                request = {"do": "observe"}
-                found = ask(socket_of(self._folder), request, seconds=_ANSWER_SECONDS)["replicas"]
-                return dict(found)
+                return dict(self._ask("observe")["replicas"])
             if time.monotonic() > until:
                 self._kill()  # a frozen supervisor leaves its replicas unobserved
             time.sleep(_POLL_EVERY)  # it is still starting, or has just ended
@@ -309,8 +302,7 @@ class SupervisorClient:
         """
         supervisor = self.pid()
         with suppress(OSError):
-            request = {"do": "end", "remove": True}
-            ask(socket_of(self._folder), request, seconds=_ANSWER_SECONDS)
+            self._ask("end")
         self._kill()
         if supervisor is not None:
             _wait_for_end([supervisor])
