@@ -23,7 +23,7 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.supervisor.fork_rules import import_variables
-from aerotrain.supervisor.processes import is_alive, send, umask
+from aerotrain.supervisor.processes import is_alive, send, umask, wait_until
 from aerotrain.supervisor.protocol import (
     ANSWER_SECONDS,
     LOCK,
@@ -319,6 +319,4 @@ class SupervisorClient:
 
 
 def _wait_for_end(processes: Sequence[int]) -> None:
-    until = time.monotonic() + _KILL_SECONDS
-    while any(map(is_alive, processes)) and time.monotonic() < until:
-        time.sleep(_POLL_EVERY)
+    wait_until(lambda: not any(map(is_alive, processes)), _KILL_SECONDS)
