@@ -126,7 +126,7 @@ def _steps_bare(
     planned = prepare("plan", plan)
     for partition in planned["partitions"]:
         prepare("partition", partition)
-    data = prepare("finalize", {"dataset": planned["dataset"]})
+    data = prepare("finalize", {"output": planned["output"]})
     model = result_of(training(data))
     for task, module in {"evaluate": "evaluation.evaluate", "export": "serving.export"}.items():
         result_of(job(task, module, {"model": model, "data": data}))

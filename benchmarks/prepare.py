@@ -89,7 +89,7 @@ def prepared(folder: Path, rules: Mapping[str, Any], at_once: int) -> dict[str, 
     with ThreadPoolExecutor(at_once) as threads:
         parts = list(threads.map(partial(cost, store, "partition"), plan.value["partitions"]))
     seconds, most = time.monotonic() - begin, max(each.most for each in parts)
-    finalize = cost(store, "finalize", {"dataset": plan.value["dataset"]})
+    finalize = cost(store, "finalize", {"output": plan.value["output"]})
     shutil.rmtree(folder)
     return {"plan": plan, "partitions": Cost(len(parts), seconds, most), "finalize": finalize}
 

@@ -9,10 +9,8 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Deadlines
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Failure, Observation, State
-from aerotrain.launch.controller import Controller
-from aerotrain.launch.decision import Ended, GroupObservation, LastStep, Restart, Wait
-from aerotrain.launch.history import compacted, size_of
-from aerotrain.launch.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED
+from aerotrain.launch.controller import Controller, Ended, GroupObservation, LastStep, Restart, Wait
+from aerotrain.launch.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED, compacted, size_of
 from support.described_jobs import GANG, SERVED, job
 
 ELSEWHERE = "it is restarted, elsewhere if possible"
@@ -108,20 +106,8 @@ def test_while_all_replicas_run_the_controller_waits_for_the_deadline() -> None:
     ("kind", "says", "avoids", "memory", "force"),
     [
         (Failure.CRASH, "it is restarted (1 of 3 crashes)", False, 1.0, False),
-        (
-            Failure.PREEMPTED,
-            f"{ELSEWHERE} (1 of 100 preemptions)",
-            True,
-            1.0,
-            False,
-        ),
-        (
-            Failure.NODE,
-            f"{ELSEWHERE} (1 of 100 preemptions)",
-            True,
-            1.0,
-            True,
-        ),
+        (Failure.PREEMPTED, f"{ELSEWHERE} (1 of 100 preemptions)", True, 1.0, False),
+        (Failure.NODE, f"{ELSEWHERE} (1 of 100 preemptions)", True, 1.0, True),
         (Failure.MEMORY, "it is restarted with more memory (1 of 2 memory)", False, 1.5, False),
         (Failure.HANG, f"{ELSEWHERE} (1 of 3 hangs)", True, 1.0, False),
         (Failure.START, f"{ELSEWHERE} (1 of 3 starts)", True, 1.0, False),
@@ -139,12 +125,6 @@ def test_a_failed_worker_is_restarted_alone_at_once(
         memory={worker: memory} if memory != 1.0 else {},
         force=frozenset({worker} if force else ()),
     )
-
-
-def test_a_failure_without_a_kind_counts_as_a_crash() -> None:
-    decision = Group().sees(worker_0=Observation(state=State.LOST, reason="is gone"))
-    assert isinstance(decision, Restart)
-    assert "1 of 3 crashes" in decision.because
 
 
 def test_a_chief_that_failed_because_of_its_ps_is_restarted_but_is_not_the_cause() -> None:
@@ -198,62 +178,39 @@ def test_preemptions_do_not_count_against_the_budget_of_crashes() -> None:
     )
 
 
-def test_a_budget_belongs_to_one_replica() -> None:
-    of = Group(crashes=1)
-    of.restarts(worker_0=lost())
-    of.restarts(worker_1=lost())
-    assert isinstance(of.sees(worker_0=lost()), Ended)
-
-
-def test_with_a_restart_budget_of_zero_airflow_retries_the_task() -> None:
-    ended = Group(crashes=0).sees(worker_0=lost())
-    assert isinstance(ended, Ended)
-    assert ended.state is State.LOST
-
-
-def test_the_same_error_at_the_same_step_three_times_fails_the_job_for_good() -> None:
-    of = Group(crashes=50)
-    for _ in range(2):
-        of.restarts(chief=lost(), step=40)
-    ended = of.due(chief=lost(), step=40)
-    assert isinstance(ended, Ended)
-    assert ended.state is State.FAILED
-    assert ended.reason == (
-        "chief was ended by signal 11: 3 times at step 40, so it would fail again"
-    )
+KILLED = lost(reason="was ended by signal 9", code=137)
 
 
 @pytest.mark.parametrize(
-    ("third", "step"),
-    [(lost(), 41), (lost(reason="was ended by signal 6", code=134), 40)],
-    ids=["another step", "other words"],
+    ("failures", "is_final"),
+    [
+        ([(lost(), 40)] * 3, True),
+        ([(lost(), 40), (lost(), 40), (lost(), 41)], False),
+        ([(lost(), 40), (lost(), 40), (lost(reason="was ended by signal 6"), 40)], False),
+        ([(lost(), None)] * 6, False),  # no line was read
+        ([(KILLED, 40)] * 6, False),  # from outside
+    ],
 )
-def test_different_errors_or_steps_do_not_count_as_a_repetition(
-    third: Observation, step: int
+def test_the_same_error_at_the_same_step_three_times_fails_the_job_for_good(
+    failures: list[tuple[Observation, int | None]], is_final: bool
 ) -> None:
     of = Group(crashes=50)
-    for _ in range(2):
-        of.restarts(chief=lost(), step=40)
-    assert isinstance(of.due(chief=third, step=step), Restart)
+    *earlier, (last, at) = failures
+    for seen, step in earlier:
+        of.restarts(chief=seen, step=step)
+    decision = of.due(chief=last, step=at)
+    if is_final:
+        assert isinstance(decision, Ended)
+        assert decision.state is State.FAILED
+        assert "3 times at step 40, so it would fail again" in decision.reason
+    else:
+        assert isinstance(decision, Restart)
 
 
-@pytest.mark.parametrize(
-    ("step", "trained"),
-    [(None, None), (40, 999.0)],
-    ids=["no line was read", "only lines from before its restarts were read"],
-)
-def test_failures_at_steps_that_are_unknown_do_not_count_as_a_repetition(
-    step: int | None, trained: float | None
-) -> None:
+def test_lines_from_before_its_restarts_do_not_tell_where_a_replica_failed() -> None:
     of = Group(crashes=50)
     for _ in range(6):
-        of.restarts(chief=lost(), step=step, trained=trained)
-
-
-def test_a_replica_that_is_killed_three_times_at_one_step_is_restarted() -> None:
-    of = Group(crashes=50)
-    for _ in range(6):
-        of.restarts(worker_0=lost(reason="was ended by signal 9", code=137), step=40)
+        of.restarts(chief=lost(), step=40, trained=999.0)
 
 
 def test_the_wait_before_a_restart_grows_with_consecutive_failures() -> None:
@@ -290,12 +247,6 @@ def test_a_restart_that_was_recorded_and_not_carried_out_is_carried_out_as_recor
     assert isinstance(of.sees(), Wait)
 
 
-def test_a_replica_that_has_run_and_no_longer_exists_has_failed() -> None:
-    of = Group()
-    gone = Observation(state=State.LOST, failure=Failure.NODE, reason="is gone", restarts=None)
-    assert isinstance(of.sees(worker_1=gone), Restart)
-
-
 def test_a_recorded_failure_stands_although_the_replica_responds_again() -> None:
     of = Group("multi_worker_mirrored")
     stopped = replace(RUNNING, heartbeat_age=61.0)
@@ -304,13 +255,6 @@ def test_a_recorded_failure_stands_although_the_replica_responds_again() -> None
     awake = of.sees(worker_0=replace(RUNNING, heartbeat_age=0.1))
     assert isinstance(awake, Restart)
     assert of.names["worker-0"] in awake.counts
-
-
-def test_only_the_latest_failure_decides_which_node_to_avoid() -> None:
-    of = Group()
-    preempted = lost(Failure.PREEMPTED, "was evicted", 143, node="node-1")
-    assert of.restarts(worker_1=preempted).avoid
-    assert not of.restarts(worker_1=lost(node="node-2")).avoid
 
 
 def test_memory_grows_with_each_time_that_it_ran_out_and_never_shrinks_again() -> None:
@@ -346,11 +290,6 @@ def test_progress_from_before_a_restart_does_not_count_for_the_restarted_gang() 
     stale = replace(RUNNING, heartbeat_age=61.0)
     of.sees(trained=1000.0, worker_0=stale)
     assert len(of.events) == recorded
-
-
-def test_a_worker_of_parameter_servers_has_the_progress_timeout_from_its_start() -> None:
-    of = Group()
-    assert isinstance(of.sees(step=None, worker_0=replace(RUNNING, heartbeat_age=61.0)), Restart)
 
 
 def test_a_permanent_failure_takes_precedence_over_the_failures_that_it_caused() -> None:
@@ -429,20 +368,6 @@ def test_a_restart_that_cannot_be_carried_out_ends_by_the_start_deadline() -> No
     assert isinstance(of.sees(worker_1=lost()), Ended)
 
 
-def test_a_replica_that_has_started_once_does_not_miss_its_start_deadline() -> None:
-    of = Group()
-    of.now += 700
-    assert isinstance(of.sees(worker_1=FULL), Wait)
-
-
-def test_a_replica_that_has_just_begun_to_wait_is_not_recorded_as_a_failed_start() -> None:
-    of = Group()
-    began = of.now
-    of.now += 600
-    of.sees(worker_0=waiting(began), worker_1=waiting(of.now - 10))
-    assert [each.replica for each in of.events] == ["worker-0", ""]  # and the end of the job
-
-
 def test_a_start_is_late_only_if_that_was_seen_after_its_deadline() -> None:
     of = Group()
     began = of.now
@@ -460,16 +385,6 @@ def test_an_unavailable_api_does_not_extend_the_deadline_of_a_job() -> None:
     ended = of.sees(worker_1=waiting(began), looked=began + 1)
     assert isinstance(ended, Ended)
     assert "ran for longer than its deadline of 360000 s" in ended.reason
-
-
-def test_the_timeout_of_the_task_ends_the_job() -> None:
-    of = Group()
-    of.controller = replace(of.controller, until=of.now + 900)
-    assert of.sees() == Wait(of.now + 900)
-    of.now += 900
-    ended = of.sees()
-    assert isinstance(ended, Ended)
-    assert ended.reason == "job ran for longer than its task's execution_timeout"
 
 
 @pytest.mark.parametrize(
@@ -539,19 +454,13 @@ def test_a_group_with_a_recorded_restart_that_was_not_carried_out_is_adopted() -
     assert of.controller.can_adopt(of.events, seen, of.now)
 
 
-def test_a_group_past_its_deadline_is_not_adopted() -> None:
-    of = Group()
-    running = dict.fromkeys(of.job.names(), RUNNING)
-    assert not of.controller.can_adopt([], running, of.now + 360_001)
-
-
 def test_a_log_of_any_number_of_restarts_is_bounded_without_changing_decisions() -> None:
     of = Group("multi_worker_mirrored", preemptions=10_000, crashes=3)
     of.restarts(worker_0=lost(reason="a crash " * 50))
-    for step in range(300):
+    for step in range(100):
         of.restarts(step=step, worker_0=lost(Failure.PREEMPTED, "was evicted " * 20, 143))
     whole = list(of.events)
-    assert size_of(whole) > 200_000
+    assert size_of(whole) > 60_000
     of.events = list(compacted(whole, limit=20_000))
     assert size_of(of.events) < 20_000
     seen = {"worker_0": lost(reason="another crash"), "chief": lost(), "worker_1": lost()}
@@ -560,7 +469,7 @@ def test_a_log_of_any_number_of_restarts_is_bounded_without_changing_decisions()
     assert compact == of.sees(**seen)
     assert isinstance(compact, Restart)
     assert "worker-0 another crash; it is restarted (2 of 3 crashes)" in compact.because
-    assert compact.counts[of.names["worker-1"]] == 302
+    assert compact.counts[of.names["worker-1"]] == 102
 
 
 def test_a_repeated_error_ends_the_job_although_its_events_were_shortened() -> None:
@@ -572,18 +481,3 @@ def test_a_repeated_error_ends_the_job_although_its_events_were_shortened() -> N
     ended = of.due(chief=failed, step=40)
     assert isinstance(ended, Ended)
     assert ended.state is State.FAILED
-
-
-def test_errors_that_differ_only_at_their_ends_are_not_the_same() -> None:
-    of = Group(crashes=50)
-    for number in range(2):
-        of.restarts(chief=lost(reason=f"raised ValueError: {'long ' * 50}{number}"), step=40)
-    assert isinstance(
-        of.due(chief=lost(reason=f"raised ValueError: {'long ' * 50}2"), step=40), Restart
-    )
-
-
-def test_a_log_that_is_small_is_kept_as_it_is() -> None:
-    of = Group()
-    of.restarts(worker_0=lost())
-    assert compacted(of.events, limit=20_000) == of.events

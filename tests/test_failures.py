@@ -54,12 +54,6 @@ def test_a_bug_keeps_its_traceback(processors, capsys):
     assert said["exception"][0]["frames"]
 
 
-def test_a_temporary_failure_is_not_final():
-    with pytest.raises(AirflowException) as raised, translated():
-        raise TemporaryError("gone")
-    assert not isinstance(raised.value, AirflowFailException)
-
-
 def test_the_log_has_no_lines_about_the_connection_to_the_store(processors, capsys):
     with translated():
         structlog.wrap_logger(Named(sys.stdout)).info("credentials retrieved")

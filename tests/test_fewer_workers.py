@@ -7,7 +7,7 @@ import pytest
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.status import Failure
-from aerotrain.launch.history import with_fewer_workers
+from aerotrain.launch.restart_policy import with_fewer_workers
 from support.described_jobs import SERVED, job
 
 FOUR = [{"role": "chief"}, {"role": "worker", "count": 4}, {"role": "ps"}]

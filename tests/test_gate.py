@@ -522,13 +522,6 @@ def test_too_many_values_of_a_column_are_refused(model):
             "must be a rule, as at_least, at_most and no_worse make it, got 'accuracy'",
         ),
         ({"gate": [{"kind": "no_worse", "metric": "auc"}]}, 'first_run="accept" or'),
-        (
-            {
-                "thresholds": {"auc": 0.9},
-                "gate": [{"kind": "at_most", "metric": "auc", "bound": 0.8}],
-            },
-            "no model can have auc at least 0.9 and auc at most 0.8",
-        ),
         ({"thresholds": {"accuracy": 95}}, "accuracy is between 0 and 1; for 95 %, give 0.95"),
         ({"leakage": "warn"}, "leakage of evaluate must be 'accept' or 'refuse', got 'warn'"),
         ({"on_fail": "ignore"}, "on_fail of evaluate must be 'fail' or 'skip'"),

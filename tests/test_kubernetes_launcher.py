@@ -10,9 +10,9 @@ import pytest
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.status import State
-from aerotrain.launch.decision import Ended
-from aerotrain.launch.history import with_fewer_workers
+from aerotrain.launch.controller import Ended
 from aerotrain.launch.launcher import Launcher
+from aerotrain.launch.restart_policy import with_fewer_workers
 from aerotrain_airflow.kubernetes.lines import LONGEST
 from support.kubernetes_worlds import ALONE, World, eventually, quota_of
 

@@ -4,43 +4,14 @@ Several processes follow a training one after the other: a triggerer is upgraded
 What the next one decides may depend on the replica group alone.
 """
 
-import time
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from aerotrain.contract.status import State
-from aerotrain.store import open_store
-from aerotrain_airflow.kubernetes.states import created_at
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
-from support.kubernetes_worlds import World
 
 HOUR = 3600.0
 SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}]
-
-
-def test_a_training_continues_when_a_new_follower_begins_after_its_start_deadline(
-    world: World,
-) -> None:
-    """Follow it for longer than its start deadline, then replace the follower."""
-    start = 10.0 if world.double else 60.0  # processes of a busy machine start in seconds
-    job = world.job(
-        arguments={"chief": "await_return", "awaited": {"test": 1}}, deadlines={"start": start}
-    )
-    launcher = world.launcher()
-    handle = launcher.start(launcher.plan(job, "try-1"))
-    uids = {name: pod.metadata.uid for name, pod in world.pods().items()}
-    assert launcher.watch(handle, lambda line: None, until=None, at_most=start + 2) is None
-    second = world.launcher("try-2")
-    assert second.start(second.plan(job, "try-2")) == handle
-    with ThreadPoolExecutor(1) as thread:
-        lines: list[str] = []
-        end = thread.submit(second.watch, handle, lambda line: lines.append(str(line)), until=None)
-        open_store(f"{job.prefix}/lives").put("test/1", b"here")
-        assert end.result(120).state is State.SUCCEEDED, lines
-    assert {name: pod.metadata.uid for name, pod in world.pods().items()} == uids
-    second.stop(handle)
 
 
 @pytest.mark.process
@@ -84,17 +55,3 @@ class TestAnHourOld:
         assert ended.state is State.LOST
         assert "1 of 4 replicas of job did not start within 600 s" in ended.reason
         assert "worker-1 waits because no node can take it" in ended.reason
-
-
-@pytest.mark.process
-def test_a_deadline_that_passes_during_an_api_outage_is_checked_against_the_pods_after_it(
-    own: KubernetesDouble,
-) -> None:
-    young = ImaginedGroup(own, {"chief": statuses.unschedulable()}, deadlines={"start": 3})
-    young.followed()
-    deadline = created_at(young.pod()) + 3
-    with own.away():
-        young.become(statuses.running())
-        own.wait_for(lambda: time.time() > deadline + 1, "the deadline")
-    young.become(statuses.exited(0))
-    assert young.end().state is State.SUCCEEDED

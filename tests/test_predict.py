@@ -89,9 +89,9 @@ def predict(step):
         planned = step(plan, model=model, **arguments)
         for each in planned["partitions"]:
             step(partition, **each)
-        url = step(finalize, predictions=planned["predictions"])
-        assert url == f"{planned['predictions']}/data"
-        return open_store(planned["predictions"])
+        url = step(finalize, output=planned["output"])
+        assert url == f"{planned['output']}/data"
+        return open_store(planned["output"])
 
     return run
 
@@ -210,7 +210,7 @@ def test_a_partition_that_is_predicted_again_is_the_same_to_the_byte(step, predi
     for key in ("manifest.json", "parts/00001.json", "data/part-00001.parquet"):
         store.delete(key)
     with pytest.raises(FinalError, match=r"1 of . partitions of .* are not written: 1;"):
-        step(finalize, predictions=store.url)
+        step(finalize, output=store.url)
     again = predict(source=csv[1], keep=["flat"], part_bytes=20_000)
     assert {each.key: again.get(each.key) for each in again.list()} == before
 
@@ -232,7 +232,7 @@ def test_predictions_that_exist_are_taken_over_and_those_of_other_options_are_ot
 ):
     given = {"source": csv[1], "keep": ["flat"]}
     store = predict(**given)
-    assert step(plan, model="serving", **given) == {"predictions": store.url, "partitions": []}
+    assert step(plan, model="serving", **given) == {"output": store.url, "partitions": []}
     assert predict(**given).url == store.url
     assert predict(**given | {"keep": ["town"]}).url != store.url
 

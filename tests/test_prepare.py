@@ -93,10 +93,10 @@ def test_preparing_the_same_input_again_writes_nothing_and_reports_that(
     planned = run_step(
         "data.prepare.plan", store_url, tmp_path, source={"kind": "python", "module": module}
     )
-    assert planned == {"dataset": url, "partitions": []}
-    again = run_step("data.prepare.partition", store_url, tmp_path, dataset=url, first=0, count=2)
+    assert planned == {"output": url, "partitions": []}
+    again = run_step("data.prepare.partition", store_url, tmp_path, output=url, first=0, count=2)
     assert again["records"] == 200
-    assert run_step("data.prepare.finalize", store_url, tmp_path, dataset=url) == url
+    assert run_step("data.prepare.finalize", store_url, tmp_path, output=url) == url
     planned_said, partition_said, finalize_said = capsys.readouterr().out.splitlines()
     assert planned_said.startswith("already finalized: ")
     assert "nothing to write" in planned_said
@@ -238,7 +238,7 @@ def test_a_full_scratch_disk_fails_temporarily_and_the_next_try_completes(
 
     run_step("data.prepare.partition", store, tmp_path, **planned["partitions"][1])
     finished = open_store(
-        run_step("data.prepare.finalize", store, tmp_path, dataset=planned["dataset"])
+        run_step("data.prepare.finalize", store, tmp_path, output=planned["output"])
     )
     assert finished.get(MANIFEST) == whole.get(MANIFEST)
 
@@ -286,9 +286,9 @@ def test_a_missing_partition_is_named(tmp_path: Path, write_source: Write) -> No
             "data.prepare.partition", tmp_path.as_uri(), tmp_path, **planned["partitions"][number]
         )
     with pytest.raises(FinalError, match=r"2 of 4 partitions .* 1, 3; run prepare again"):
-        run_step("data.prepare.finalize", tmp_path.as_uri(), tmp_path, dataset=planned["dataset"])
+        run_step("data.prepare.finalize", tmp_path.as_uri(), tmp_path, output=planned["output"])
     with pytest.raises(MissingError, match="there is no finished data set"):
-        load_dataset(planned["dataset"])
+        load_dataset(planned["output"])
 
 
 # --- memory

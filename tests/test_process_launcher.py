@@ -1,8 +1,5 @@
 """The launcher of local processes, with real processes."""
 
-import json
-import os
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -20,8 +17,15 @@ from aerotrain.contract.status import Failure, Observation, State, job_state
 from aerotrain.launch.launcher import Launcher
 from aerotrain.supervisor.processes import is_alive
 from aerotrain.supervisor.protocol import socket_of
+from support import live_sets
 from support.listening import listening, open_to_network
-from support.live_sets import process_launcher, processes_of, replica_environment, replica_pid
+from support.live_sets import (
+    SERVED,
+    process_launcher,
+    processes_of,
+    replica_environment,
+    replica_pid,
+)
 from support.waiting import wait_for
 
 pytestmark = pytest.mark.process
@@ -38,28 +42,8 @@ def launcher(tmp_path: Path) -> Iterator[Launcher[Any]]:
         process_launcher(tmp_path / "sets", {}, (folder / "holder").read_text()).stop(str(folder))
 
 
-def job(tmp_path: Path, name: str = "job", **does: str) -> Job:
-    return Job.from_dict(
-        {
-            "name": name,
-            "module": "small_jobs",
-            "code": str(Path(__file__).parent / "jobs"),
-            "store": (tmp_path / "store").as_uri(),
-            "run": "run",
-            "task": name,
-            "strategy": "parameter_server",
-            "replicas": [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}],
-            "arguments": does,
-        }
-    )
-
-
-def test_the_plan_names_a_command_for_every_replica_and_starts_none(
-    launcher: Launcher[Any], tmp_path: Path
-) -> None:
-    plan = launcher.plan(job(tmp_path), "try-1")
-    assert str(plan).count("-m aerotrain.replica") == 4
-    assert not plan.folder.exists()
+def job(tmp_path: Path, **does: str) -> Job:
+    return live_sets.job(tmp_path, SERVED, {"chief": "serve", **does})
 
 
 def test_a_job_of_more_processes_than_the_machine_can_serve_is_refused(
@@ -89,9 +73,7 @@ def test_the_job_succeeds_with_its_chief_and_passes_every_line_on(
 @pytest.mark.parametrize(
     ("role", "does", "state", "reason"),
     [
-        ("chief", "fail", State.FAILED, "exited with 65: the label 7 is outside 0 to 3"),
         ("worker", "fail", State.FAILED, "exited with 65: the label 7 is outside 0 to 3"),
-        ("chief", "fail_for_now", State.LOST, "exited with 75: the store is away"),
         (
             "ps",
             "crash",
@@ -149,47 +131,15 @@ def test_the_network_does_not_reach_the_servers_of_replicas(
     assert open_to_network(found) == []
 
 
-def test_stop_may_be_called_by_another_process_and_twice(
-    launcher: Launcher[Any], tmp_path: Path
-) -> None:
-    handle = launcher.start(launcher.plan(job(tmp_path), "try-1"))
-    stranger = process_launcher(tmp_path / "sets", {}, "try-1")
-    assert stranger.observe(handle)[WORKER].state is State.RUNNING
-    stranger.stop(handle)
-    stranger.stop(handle)
-    assert not processes_of(handle)
-
-
 def test_a_task_that_is_killed_while_it_stops_its_group_leaves_nothing(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     handle = launcher.start(launcher.plan(job(tmp_path), "try-1"))
     with socket.socket(socket.AF_UNIX) as killed:  # before the answer
         killed.connect(str(socket_of(Path(handle))))
-        killed.sendall(b'{"do": "end", "remove": true}\n')
+        killed.sendall(b'{"do": "end"}\n')
     wait_for("no folder", lambda: not Path(handle).exists(), seconds=60)
     wait_for("no process", lambda: not processes_of(handle), seconds=60)
-
-
-def test_the_start_of_a_different_job_ends_the_earlier_replica_group(
-    launcher: Launcher[Any], tmp_path: Path
-) -> None:
-    handle = launcher.start(launcher.plan(job(tmp_path), "try-1"))
-    first = set(processes_of(handle))
-    second = launcher.start(launcher.plan(job(tmp_path, chief="serve"), "try-2"))
-    assert not processes_of(handle)
-    assert not first & set(processes_of(second))
-
-
-def test_an_earlier_try_that_is_killed_late_does_not_touch_the_next(
-    launcher: Launcher[Any], tmp_path: Path
-) -> None:
-    earlier = launcher.start(launcher.plan(job(tmp_path), "try-1"))
-    second = process_launcher(tmp_path / "sets", replica_environment(), "try-2")
-    handle = second.start(second.plan(job(tmp_path, chief="serve"), "try-2"))
-    launcher.stop(earlier)
-    launcher.stop(handle)
-    assert second.observe(handle)[WORKER].state is State.RUNNING
 
 
 def test_a_group_that_cannot_start_completely_leaves_nothing(
@@ -199,24 +149,6 @@ def test_a_group_that_cannot_start_completely_leaves_nothing(
     with pytest.raises(TemporaryError, match="could not be started in"):
         launcher.start(launcher.plan(job(tmp_path), "try-1"))
     (tmp_path / "sets").unlink()
-
-
-def test_two_jobs_at_once_have_ports_and_folders_of_their_own(
-    launcher: Launcher[Any], tmp_path: Path
-) -> None:
-    handles = [
-        launcher.start(launcher.plan(job(tmp_path, name=name), "try-1")) for name in ("a", "b")
-    ]
-    clusters = {
-        cluster
-        for handle in handles
-        for pid in processes_of(handle)
-        if (cluster := psutil.Process(pid).environ().get("AEROTRAIN_CLUSTER"))
-    }
-    ports = [port for cluster in clusters for port in _ports_of(cluster)]
-    assert len(set(ports)) == 8
-    launcher.stop(handles[0])
-    assert launcher.observe(handles[1])[WORKER].state is State.RUNNING
 
 
 def test_a_replica_that_vanished_with_its_parent_is_a_node_failure(
@@ -232,29 +164,6 @@ def test_a_replica_that_vanished_with_its_parent_is_a_node_failure(
     assert (seen.state, seen.failure) == (State.LOST, Failure.NODE)
 
 
-def test_killing_the_supervisor_ends_all_replicas_as_node_failures(
-    launcher: Launcher[Any], tmp_path: Path
-) -> None:
-    described = job(tmp_path, worker="leave_grandchildren")
-    handle = launcher.start(launcher.plan(described, "try-1"))
-    while len(found := processes_of(handle)) < 1 + 4 + 4 + 6:
-        time.sleep(0.01)
-    os.kill(json.loads((Path(handle) / "status.json").read_text())["pid"], signal.SIGKILL)
-    wait_for("the end of all", lambda: not any(map(is_alive, found)), seconds=60)
-    assert {each.failure for each in launcher.observe(handle).values()} == {Failure.NODE}
-
-
-def test_a_folder_of_another_version_is_not_read_but_removed(
-    launcher: Launcher[Any], tmp_path: Path
-) -> None:
-    plan = launcher.plan(job(tmp_path, chief="finish"), "try-2")
-    old = plan.folder.parent / "try-0"
-    old.mkdir(parents=True)
-    (old / "started").write_text(plan.description)
-    assert launcher.start(plan) == plan.handle
-    assert not old.exists()
-
-
 def _to_the_end(
     launcher: Launcher[Any], handle: str
 ) -> tuple[dict[ReplicaName, Observation], list[str]]:
@@ -267,7 +176,3 @@ def _to_the_end(
 
     wait_for("the end of the job", has_ended, seconds=60)
     return seen, lines
-
-
-def _ports_of(cluster: str) -> list[Any]:
-    return [address for addresses in json.loads(cluster).values() for address in addresses]

@@ -1,13 +1,11 @@
-"""Which replicas restart after a failure: every row of the matrix, in the code and in the docs."""
+"""Which replicas restart after a failure: every row of the table in docs/recovery.md."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aerotrain.contract.event_log import Event, EventType, read
-from aerotrain.contract.replicas import Role
-from aerotrain.launch.restart_policy import MATRIX, replicas_to_restart
+from aerotrain.launch.restart_policy import replicas_to_restart
 from support.described_jobs import ALONE, FED, GANG, SERVED, job
 
 
@@ -44,15 +42,6 @@ def test_each_failure_restarts_the_replicas_of_the_matrix(
     names = {str(name): name for name in described.names()}
     found = replicas_to_restart(described, {names[each] for each in lost.split()})
     assert found == {names[each] for each in back.split()}
-
-
-def test_the_documentation_names_the_replicas_that_are_restarted() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "recovery.md").read_text()
-    for row in MATRIX:
-        every = ", ".join(f"`{role}`" for role in Role if role is row.role or role in row.together)
-        restarted = f"all of {every}" if row.together else "that replica alone"
-        cells = f"| {row.topology} | `{row.role}` | {restarted} |"
-        assert cells in page, f"docs/recovery.md has no row that begins with {cells}"
 
 
 def test_an_event_log_is_read_back_equal_without_truncated_or_unknown_lines() -> None:

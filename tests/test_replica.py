@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -97,19 +96,14 @@ def test_a_single_replica_has_no_cluster_and_a_folder_for_temporary_files(tmp_pa
     assert found == {"tf_config": None, "temporary": folder}
 
 
-@pytest.mark.parametrize(
-    ("variables", "host"), [({"AEROTRAIN_NODE": "node-7"}, "node-7"), ({}, socket.gethostname())]
-)
-def test_a_replica_reports_the_node_of_its_pod_or_its_host(
-    tmp_path: Path, variables: dict[str, str], host: str
-) -> None:
+def test_a_replica_reports_the_node_of_its_pod(tmp_path: Path) -> None:
     job = job_of(tmp_path, "one_device", "chief")
     environment = replica_environment(job, CHIEF, {CHIEF: ""}, attempt="1")
-    replica = Replica.from_environment({**environment, **variables}, tmp_path)
+    replica = Replica.from_environment({**environment, "AEROTRAIN_NODE": "node-7"}, tmp_path)
     store = open_store(job.prefix)
     StatusWriter(store, "chief", replica.node)._report()
     [process] = ReplicaStatus.from_json(store.get(status_key("chief"))).processes
-    assert process.host == host
+    assert process.host == "node-7"
 
 
 #: A module that replaces the C handler of SIGTERM, as TensorFlow's coordination service does.
@@ -133,6 +127,20 @@ def test_a_replica_with_peers_is_preempted_whoever_has_replaced_the_handler(tmp_
     assert (ended.returncode, "saved" in ended.stdout) == (ExitCode.TERMINATED, True)
 
 
+@pytest.mark.parametrize("promise", ["pass", "replica.notice.promise()"])
+def test_a_preempted_replica_ends_with_the_exit_code_of_sigterm(
+    tmp_path: Path, promise: str
+) -> None:
+    module = (
+        "import os, signal, time\n"
+        f"def run(replica):\n    {promise}\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(50)\n"
+    )
+    ended = life_in(tmp_path, module, "one_device", "chief", AEROTRAIN_GRACE="0.5")
+    assert ended.returncode == ExitCode.TERMINATED
+    assert "preempted (SIGTERM)" in ended.stdout
+
+
 #: A user's module that fails in a function, called by the standard library.
 FAILING = """
 import json
@@ -154,11 +162,8 @@ def test_the_termination_message_of_an_exception_names_the_line_of_user_code(
     )
 
 
-@pytest.mark.parametrize("end", ["return None", "raise ValueError"])
-def test_the_lease_of_a_replica_that_has_ended_blocks_no_other_launch(
-    tmp_path: Path, end: str
-) -> None:
-    module = f"def run(replica):\n    replica.lease.take()\n    {end}\n"
+def test_the_lease_of_a_replica_that_has_failed_blocks_no_other_launch(tmp_path: Path) -> None:
+    module = "def run(replica):\n    replica.lease.take()\n    raise ValueError\n"
     life_in(tmp_path, module, "one_device", "chief")
     store = open_store((tmp_path / "store/runs/run/find").as_uri())
     pauses: list[float] = []

@@ -130,7 +130,7 @@ def test_a_run_that_was_written_to_lately_keeps_what_it_reads_and_what_its_tasks
     )
     pipelines.dataset("flats", "newest", 30)
     pipelines.run("flats", "running", 0.5, data=data, code=code, ended=False)
-    result = {"attempt": "1", "value": {"dataset": other, "partitions": []}}
+    result = {"attempt": "1", "value": {"output": other, "partitions": []}}
     place = pipelines.store.child("flats/runs/running/prepare.plan")
     place.put("result.json", json.dumps(result).encode())
     plan = planned(pipelines, RetentionPolicy.from_dict({**vars(LEAST), "keep_days": 0}))

@@ -527,7 +527,7 @@ def test_what_is_written_runs_at_once_and_learns(
     planned = plan.run(pipeline.replica("prediction.plan", "r", **wanted))
     for each in planned["partitions"]:
         partition.run(pipeline.replica("prediction.partition", "r", **each))
-    rows = pq.read_table(planned["predictions"].removeprefix("file://") + "/data")
+    rows = pq.read_table(planned["output"].removeprefix("file://") + "/data")
     if name == "shapes":
         assert set(rows["predictions_class"].to_pylist()) == {"above", "below"}
     else:

@@ -75,11 +75,9 @@ SHARED = {
         case("central_storage", model="own_step", steps=30, steps_per_execution=10),
     ),
     "multi_worker_mirrored": ("one_device", case("multi_worker_mirrored", workers=1)),
-    "multi_worker_mirrored, ring of 2 devices each, small packs": (
+    "multi_worker_mirrored, ring of 2 devices each": (
         "one_device",
-        case(
-            "multi_worker_mirrored", devices=2, workers=1, communication="ring", bytes_per_pack=4096
-        ),
+        case("multi_worker_mirrored", devices=2, workers=1, communication="ring"),
     ),
     "multi_worker_mirrored, its own train step": (
         "one_device, its own train step",
@@ -351,7 +349,6 @@ def test_a_communication_library_of_gpus_is_refused_without_gpus():
             {"gradient_dtype": "int8"},
             "gradient_dtype.*float32, bfloat16, float16, got 'int8'",
         ),
-        ({"bytes_per_pack": -1}, "bytes_per_pack must be a whole number of 0 or more"),
         (
             {"synchronized_batch_norm": True, "jit_compile": True},
             "exchanges statistics within a step, which XLA cannot compile",

@@ -2,7 +2,6 @@
 
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -37,11 +36,6 @@ def test_the_age_of_a_heartbeat_is_measured_from_its_observation(
     assert age(replica) < 50
 
 
-def test_a_clock_jump_makes_no_replica_unresponsive(replica: SupervisedReplica) -> None:
-    os.utime(replica.folder.path / "heartbeat", (9e9, 9e9))
-    assert age(replica) < 50
-
-
 def test_a_restarted_replica_has_an_empty_scratch_folder_and_continues_its_log(
     tmp_path: Path,
 ) -> None:
@@ -64,11 +58,6 @@ def test_the_socket_folder_is_private_to_the_user_and_its_paths_are_short() -> N
     assert len(str(longest)) < 100
 
 
-def test_a_request_without_a_supervisor_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No such file"):
-        protocol.ask(protocol.socket_of(tmp_path), {"do": "observe"}, seconds=1)
-
-
 def test_the_code_version_changes_with_any_file(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     source = tmp_path / "deep" / "module.py"
@@ -77,25 +66,3 @@ def test_the_code_version_changes_with_any_file(tmp_path: Path) -> None:
     assert version(tmp_path) == before
     os.utime(source, (5, 5))
     assert version(tmp_path) != before
-
-
-def test_a_request_with_open_files_is_answered_however_quickly_that_is_done(tmp_path: Path) -> None:
-    path = protocol.socket_of(tmp_path)
-
-    def serve() -> None:
-        for _ in range(300):
-            connection, _ = listener.accept()
-            with connection:
-                _, descriptors = protocol.read_request(connection)
-                protocol.answer(connection, {"files": len(descriptors)})
-            for each in descriptors:
-                os.close(each)
-
-    null = Path(os.devnull)
-    with protocol.listen(path) as listener, ThreadPoolExecutor(1) as thread, null.open() as file:
-        served = thread.submit(serve)
-        for _ in range(300):
-            found = protocol.ask(path, {"do": "it"}, descriptors=[file.fileno()], seconds=60)
-            assert found == {"files": 1}
-        served.result()
-    path.unlink()

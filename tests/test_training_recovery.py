@@ -17,7 +17,7 @@ from aerotrain.store import open_store
 from aerotrain.supervisor.processes import send
 from aerotrain.training.model_manifest import ModelManifest
 from support.listening import listening, open_to_network
-from support.live_sets import Live, end_fork_server
+from support.live_sets import Live, end_fork_server, replica_pid
 from support.training_fixtures import Pipeline
 
 pytestmark = pytest.mark.process
@@ -43,23 +43,22 @@ class Training:
 
     def until_it_trains(self) -> None:
         """Wait for another checkpoint, and for progress after it."""
-        self.live.until_more_said("is in the store", timeout=LONG)
-        self.live.until_more_said("progress step=", timeout=LONG)
+        self.live.until_more_said("is in the store", seconds=LONG)
+        self.live.until_more_said("progress step=", seconds=LONG)
 
     def kill(self, victim: str) -> tuple[set[str], list[str]]:
         """Kill a replica; returns which ones restarted, and the log until the next progress."""
-        restarts, lines = len(self.live.entries(EventType.RESTART)), len(self.live.lines)
-        send([self.live.pid(victim)], signal.SIGKILL)
-        self.live.until(lambda: len(self.live.entries(EventType.RESTART)) > restarts, victim, LONG)
+        restarts, lines = len(self.live.entries(EventType.RESTART)), len(self.live.said)
+        send([replica_pid(self.live.handle, victim)], signal.SIGKILL)
+        self.live.until(lambda: len(self.live.entries(EventType.RESTART)) > restarts, LONG)
         self.until_it_trains()
         back = set(self.live.entries(EventType.RESTART)[restarts:])
         for name in back:
             self.live.until(
-                lambda: any(each.startswith(f"[{name}]") for each in self.live.lines[lines:]),  # noqa: B023 -- called at once
-                f"a word of {name}, which came back",
+                lambda: any(each.startswith(f"[{name}]") for each in self.live.said[lines:]),  # noqa: B023 -- called at once
                 LONG,
             )
-        return back, self.live.lines[lines:]
+        return back, self.live.said[lines:]
 
     def end(self) -> State:
         """Let the training stop after its epoch, and return its end."""
@@ -153,7 +152,7 @@ def test_a_training_resumes_and_succeeds_whichever_of_its_processes_is_killed(
 ) -> None:
     harmed = training(strategy, replicas)
     for victim, expected in harm.items():
-        before = steps_of(harmed.live.lines)
+        before = steps_of(harmed.live.said)
         back, said = harmed.kill(victim)
         assert back == expected, (victim, "\n".join(said))
         if "chief" in expected:
@@ -165,9 +164,9 @@ def test_a_training_resumes_and_succeeds_whichever_of_its_processes_is_killed(
     servers = listening(harmed.live.pids().values())
     assert len(servers) >= len(replicas), "all serve"
     assert open_to_network(servers) == []
-    assert harmed.end() is State.SUCCEEDED, "\n".join(harmed.live.lines)
+    assert harmed.end() is State.SUCCEEDED, "\n".join(harmed.live.said)
     trained = ModelManifest.load(f"{digits.store}/runs/{run_of(strategy)}/train/model.json")
-    assert trained.step >= steps_of(harmed.live.lines)[-1]
+    assert trained.step >= steps_of(harmed.live.said)[-1]
     assert trained.step % 40 == 0, "it ends with an epoch"
     train = open_store(f"{digits.store}/runs/{run_of(strategy)}/train")
     times = ReplicaStatus.from_json(train.get(status_key("chief"))).processes[-1].step_times

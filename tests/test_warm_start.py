@@ -63,19 +63,6 @@ def test_what_the_imports_set_themselves_does_not_prevent_forking(tmp_path: Path
     assert may_fork(training(tmp_path, KERAS_BACKEND="jax"), CHIEF, {})
 
 
-def test_each_folder_interpreter_and_environment_has_its_own_fork_server() -> None:
-    first = ForkServer(Path("/a"), "python", {"HOME": "/", "AWS_ACCESS_KEY_ID": "a"})
-    others = [
-        replace(first, root=Path("/b")),
-        replace(first, python="other"),
-        replace(first, environment={"HOME": "/", "OMP_NUM_THREADS": "1"}),
-    ]
-    assert len({each.socket for each in (first, *others)}) == 4
-    assert (
-        replace(first, environment={"HOME": "/", "AWS_ACCESS_KEY_ID": "b"}).socket == first.socket
-    )
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder of groups whose fork server is ended after these tests."""
@@ -112,10 +99,11 @@ def test_a_forked_replica_has_the_same_environment_as_a_newly_run_one(
 def _run_one(root: Path, described: Job, *, warm: bool) -> Any:
     """Run a replica and its supervisor, both forked or neither; returns the job's result."""
     folder = root / described.name / "try-1"
-    JobFolder.make(folder, described, {CHIEF: "127.0.0.1:20000"}, "try-1")
+    JobFolder.make(folder, described, "try-1")
+    JobFolder(folder).keep_addresses({CHIEF: "127.0.0.1:20000"})
     server = ForkServer(root, *HOW)
     supervisor = SupervisorClient(folder, *HOW, server if warm else None)
-    asyncio.run(supervisor.start_supervisor(warm=warm, wait=True))
+    asyncio.run(supervisor.start_supervisor(warm=warm))
     group = process_launcher(root, HOW[1], "try-1")._backend.group(folder)  # type: ignore[attr-defined]
     start = replace(group._start_of(CHIEF, 0), warm=warm)
     supervisor.start([start], [])
@@ -133,8 +121,5 @@ def test_without_a_fork_server_replicas_are_not_forked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = ForkServer(tmp_path, "/bin/false", {})
-    assert not asyncio.run(broken.fork_supervisor(tmp_path, wait=True))
+    assert not asyncio.run(broken.fork_supervisor(tmp_path))
     assert "nothing is started warm" in caplog.text
-    assert not asyncio.run(
-        replace(broken, python=sys.executable).fork_supervisor(tmp_path, wait=False)
-    )

@@ -2,17 +2,11 @@
 
 import socket
 from contextlib import ExitStack
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.training.background.services import Watchdog, answers, peers_of
-from aerotrain.training.hooks.hooks import TrainState
-from aerotrain.training.input.order import Schedule
-from aerotrain.training.loop import Executions
-from aerotrain.training.step_runner import StepsRun, never
 from support.training_fixtures import read_until, start_python, suspend
 
 pytestmark = pytest.mark.process
@@ -52,45 +46,6 @@ def test_a_replica_without_progress_within_its_timeout_is_ended():
     world.execute(61, step=120)
     assert len(world.said) == 1
     assert world.said[0].startswith("no progress for 61 s after step 120, where 60 s are allowed")
-
-
-def test_an_execution_of_a_new_kind_has_the_time_to_compile():
-    world = World()
-    world.execute(1)
-    world.watchdog.compiling = lambda: True
-    world.execute(300, step=39)  # the last batch of an epoch has another size
-    assert world.said == []
-
-
-def test_a_wait_for_the_steps_in_flight_names_the_last_step_that_was_counted():
-    world, schedule = World(), Schedule(records=100, batch_size=10, epochs=1)
-    ran = [StepsRun(3, [np.zeros(2)]), StepsRun(10, [np.zeros(2)])]
-    step_runner = SimpleNamespace(
-        run=lambda *_: iter(ran), wait_until_idle=lambda: world.wait(61), compiles=False
-    )
-    replica = SimpleNamespace(notice=SimpleNamespace(given=never))
-    context = SimpleNamespace(schedule=schedule, replica=replica, steps_done=lambda: 0)
-    executions = Executions(context, step_runner, world.watchdog)
-    list(executions.of_epoch(TrainState.at(0, schedule), ()))
-    executions.wait_until_idle()
-    assert world.said[0].startswith("no progress for 61 s after step 10, where")
-
-
-def test_the_first_execution_has_a_longer_timeout():
-    world = World()
-    world.execute(600)
-    assert world.said == []
-    world = World()
-    world.execute(601)
-    assert len(world.said) == 1
-
-
-def test_the_watchdog_pauses_between_two_executions():
-    world = World()
-    world.execute(1)
-    world.wait(3600)  # a long validation, or a save
-    world.execute(1)
-    assert world.said == []
 
 
 def test_slow_executions_have_a_longer_timeout():

@@ -69,7 +69,7 @@ def checked(
             job={
                 "module": "aerotrain.data.prepare.finalize",
                 "code": code,
-                "arguments": {"dataset": XComArg(plan, "dataset")},
+                "arguments": {"output": XComArg(plan, "output")},
             },
             trigger_rule="none_failed",
         )

@@ -142,8 +142,8 @@ class EndedRun:
         training = {"model": "flats", "data": self.data, "epochs": 3, "hparams": [{"units": 64}]}
         with DAG("flats", schedule=None) as dag:
             job("plan", "data.prepare.plan", source=SOURCE)
-            job("partition", "data.prepare.partition", dataset=self.data, first=0, count=1)
-            job("finalize", "data.prepare.finalize", dataset=self.data)
+            job("partition", "data.prepare.partition", output=self.data, first=0, count=1)
+            job("finalize", "data.prepare.finalize", output=self.data)
             job("train", "train", **training)
             job("evaluate", "evaluate", **both)
             job("export", "export", **both)
@@ -151,8 +151,8 @@ class EndedRun:
             PromoteOperator(task_id="promote", version=version)
             RollbackOperator(task_id="rollback")
             job("predict.plan", "prediction.plan", model="serving", source=SOURCE)
-            job("predict.partition", "prediction.partition", predictions=self.predictions)
-            job("predict.finalize", "prediction.finalize", predictions=self.predictions)
+            job("predict.partition", "prediction.partition", output=self.predictions)
+            job("predict.finalize", "prediction.finalize", output=self.predictions)
         returned: dict[str, Any] = {
             "finalize": self.data,
             "train": model,
@@ -164,8 +164,8 @@ class EndedRun:
             "rollback": f"{self.versions}/1",
         }
         others = {
-            "plan": {"dataset": self.data},
-            "predict.plan": {"predictions": self.predictions},
+            "plan": {"output": self.data},
+            "predict.plan": {"output": self.predictions},
         }
         return {
             task.task_id: EndedTask(

@@ -4,21 +4,16 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.fault_injection import processes_of, replica_pid
+from benchmarks.fault_injection import Training, processes_of, replica_pid
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
-from aerotrain.launch.backend import LogLine
-from aerotrain.launch.decision import Ended
 from aerotrain.launch.launcher import Launcher
 from aerotrain.launch.process.backend import ProcessBackend, ProcessPlan
 from aerotrain.launch.process.supervisor_client import ForkServer, holder_of
@@ -80,58 +75,36 @@ def process_launcher(
     return Launcher(ProcessBackend(root, environment, holder, **how))
 
 
-class Live:
-    """A replica group that is watched in a thread."""
+class Live(Training):
+    """A replica group of a test, which waits for what its replicas say."""
 
-    def __init__(
-        self, launcher: Launcher[ProcessPlan], handle: str, thread: ThreadPoolExecutor
-    ) -> None:
-        self.launcher = launcher
-        self.handle = handle
-        self.lines: list[str] = []
-        self._said = threading.Condition()
-        self.end: Future[Ended] = thread.submit(
-            lambda: launcher.watch(handle, self._take, until=None)
-        )
+    @property
+    def said(self) -> list[str]:
+        """The lines of all replicas so far."""
+        return [line for _, line in self.lines]
 
-    def _take(self, line: LogLine) -> None:
-        with self._said:
-            self.lines.append(str(line))
-            self._said.notify_all()
+    def until_said(self, words: str, times: int = 1, seconds: float = 60) -> None:
+        """Wait until so many lines contain these words; fails if the job ends without them."""
+        is_said = self.until(lambda: self._count(words) >= times, seconds)
+        assert is_said, f"the job ended without {times} times {words!r}:\n{self.tail()}"
 
-    def until_said(self, words: str, times: int = 1, timeout: float = 60) -> None:
-        """Wait until so many lines contain these words, or the job has ended without them."""
-        self.until(lambda: self._count(words) >= times, f"{times} times {words!r}", timeout)
-
-    def until_more_said(self, words: str, times: int = 1, timeout: float = 60) -> None:
-        """Wait until so many more lines contain these words."""
-        self.until_said(words, self._count(words) + times, timeout)
-
-    def until(self, true: Callable[[], bool], what: str, timeout: float) -> None:
-        """Wait until it is true; fails if the job ends or times out first."""
-        end = time.monotonic() + timeout
-        with self._said:
-            while not true() and not self.end.done() and time.monotonic() < end:
-                self._said.wait(0.5)  # events, and the end, may come without a line
-        said = "\n".join(self.lines)
-        assert true(), f"waited {timeout} s for {what}, and this was said:\n{said}"
+    def until_more_said(self, words: str, seconds: float = 60) -> None:
+        """Wait until one more line contains these words."""
+        self.until_said(words, self._count(words) + 1, seconds)
 
     def _count(self, words: str) -> int:
-        return sum(words in line for line in self.lines)
+        return sum(words in line for line in self.said)
 
     def until_all_run(self) -> None:
         for each in self.launcher.observe(self.handle):
             self.until_said(f"hello from {each}")
 
-    def pid(self, name: str) -> int:
-        """The process id of the replica itself."""
-        return replica_pid(self.handle, name)
-
     def pids(self) -> dict[str, int]:
-        return {str(name): self.pid(str(name)) for name in self.launcher.observe(self.handle)}
+        names = map(str, self.launcher.observe(self.handle))
+        return {name: replica_pid(self.handle, name) for name in names}
 
     def entries(self, what: EventType) -> list[str]:
-        return [each.replica for each in self.launcher.events(self.handle) if each.event is what]
+        return [each.replica for each in self.events() if each.event is what]
 
 
 @pytest.fixture
@@ -156,17 +129,15 @@ def end_fork_server(root: Path) -> None:
 def watched(sets: Path) -> Iterator[Callable[..., Live]]:
     """A function that starts a job as a task try does, and watches it."""
     lives: list[Live] = []
-    with ThreadPoolExecutor(4) as thread:
 
-        def start(job: Job, holder: str = "try-1", **how: Any) -> Live:
-            launcher = process_launcher(sets, replica_environment(), holder, **how)
-            handle = launcher.start(launcher.plan(job, holder))
-            lives.append(Live(launcher, handle, thread))
-            return lives[-1]
+    def start(job: Job, holder: str = "try-1", **how: Any) -> Live:
+        launcher = process_launcher(sets, replica_environment(), holder, **how)
+        lives.append(Live(launcher, job, holder))
+        return lives[-1]
 
-        yield start
-        for live in reversed(lives):  # the last holder first: earlier ones may stop nothing
-            live.launcher.stop(live.handle)
+    yield start
+    for live in reversed(lives):  # the last holder first: earlier ones may stop nothing
+        live.__exit__()
 
 
 #: What an Airflow task does until it is killed.

@@ -16,8 +16,8 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Observation, State
 from aerotrain.launch.backend import Emit, Report, RetryLaterError
-from aerotrain.launch.decision import Ended, GroupObservation, Restart
-from aerotrain.launch.history import History
+from aerotrain.launch.controller import Ended, GroupObservation, Restart
+from aerotrain.launch.restart_policy import History
 from aerotrain_airflow.kubernetes.access import errors_translated
 from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, UnavailableError, together
 from aerotrain_airflow.kubernetes.identity import CONTAINER, JOB_LABEL, Handle, uid_of

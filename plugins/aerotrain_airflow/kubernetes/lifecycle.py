@@ -17,8 +17,8 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.launch.backend import ExistingGroup
-from aerotrain.launch.decision import Ended, Observations, Restart
-from aerotrain.launch.history import History
+from aerotrain.launch.controller import Ended, Restart
+from aerotrain.launch.restart_policy import History, Observations
 from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, together
 from aerotrain_airflow.kubernetes.identity import (
     ATTEMPT,

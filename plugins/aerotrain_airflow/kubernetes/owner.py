@@ -11,7 +11,7 @@ from typing import Any
 
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.launch.backend import GroupGoneError
-from aerotrain.launch.history import compacted
+from aerotrain.launch.restart_policy import compacted
 from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster
 from aerotrain_airflow.kubernetes.identity import HOLDER, ROLE_LABEL, Handle, annotations
 from aerotrain_airflow.kubernetes.plan import PodPlan

@@ -13,7 +13,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.layout import job_name, path_segment
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import arguments_of
-from aerotrain.launch.history import with_fewer_workers
+from aerotrain.launch.restart_policy import with_fewer_workers
 from aerotrain.user_code import publish_code
 from aerotrain_airflow.goodput import events_of_earlier_attempts
 from aerotrain_airflow.operators.credentials import store_of

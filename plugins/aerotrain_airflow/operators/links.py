@@ -73,7 +73,7 @@ class StatisticsLink(StoreLink):
         if operator.job.get("module") == "aerotrain.data.prepare.partition":
             return ""  # the page is written when all partitions are
         arguments = {**operator.job.get("arguments", {}), **operator.arguments}
-        data = arguments.get("dataset") or arguments.get("data")
+        data = arguments.get("output") or arguments.get("data")
         return f"{data}/{PAGE}" if isinstance(data, str) and "://" in data else ""
 
 

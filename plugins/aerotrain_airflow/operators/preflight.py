@@ -151,7 +151,7 @@ def _plan_of(training: Any) -> str:
             return ""
         if task.job["module"] == _PLAN:
             return str(task.task_id)
-        value = task.job["arguments"].get("dataset")
+        value = task.job["arguments"].get("output")
     return ""
 
 

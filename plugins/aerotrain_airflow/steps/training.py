@@ -69,7 +69,6 @@ _OPERATOR = frozenset(
 def by_partitions(
     package: str,
     arguments: Mapping[str, Any],
-    output: str,
     *,
     doc: str,
     pool: str | None,
@@ -78,9 +77,8 @@ def by_partitions(
 ) -> tuple[JobOperator, XComArg]:
     """The tasks ``plan``, ``partition`` and ``finalize`` of a package, in this order.
 
-    The argument ``output`` of the last two is what the plan calls so. ``operator`` are arguments of
-    all three operators, of which the last one alone updates assets. Returns the first task, and the
-    value of the last one.
+    ``operator`` are arguments of all three operators, of which the last one alone updates assets.
+    Returns the first task, and the value of the last one.
     """
     described = {"replicas": list(replicas)} if replicas else {}
     common = {**WHERE, **{name: each for name, each in operator.items() if name != "outlets"}}
@@ -100,7 +98,7 @@ def by_partitions(
     ).expand(arguments=plan.output)
     finalize = JobOperator(
         task_id="finalize",
-        job={"module": f"{package}.finalize", "arguments": {output: XComArg(plan, output)}},
+        job={"module": f"{package}.finalize", "arguments": {"output": XComArg(plan, "output")}},
         # No partition is left to write where the output is complete already.
         trigger_rule="none_failed",
         outlets=operator.get("outlets"),
@@ -195,7 +193,6 @@ def prepare(
         plan, dataset = by_partitions(
             "aerotrain.data.prepare",
             plan_arguments,
-            "dataset",
             doc=_PARTITION_DOC,
             pool=pool,
             operator=operator,
@@ -240,7 +237,6 @@ def predict(
         _, predictions = by_partitions(
             "aerotrain.prediction",
             arguments,
-            "predictions",
             doc=_PREDICTION_DOC,
             pool=pool,
             operator=operator,

@@ -208,19 +208,18 @@ def _by_partitions(output: TaskOutput) -> Edges:
     The last task describes what it has completed; the others, and one that failed, only name it.
     """
     *_, package, step = output.task.job["module"].split(".")
-    name = "dataset" if package == "prepare" else "predictions"
-    url = output.returned(name) if step == "plan" else output.arguments[name]
+    url = output.returned("output") if step == "plan" else output.arguments["output"]
     if url is None:  # the plan failed
         return _sources(output.arguments["source"]), []
     plan = output.document(f"{url}/{PLAN}")
     inputs = _sources(plan["source"])
-    if name == "predictions":
+    if package == "prediction":
         inputs.append(_read(plan["model"]))
         if output.arguments.get("model") == SERVING:
             inputs.append(_read(f"{plan['model'].rpartition('/')[0]}/{ALIAS}"))
     written = OutputDataset(*name_of(url))
     if step == "finalize" and output.store(url).exists(MANIFEST):
-        describe = _describe_data if name == "dataset" else _describe_predictions
+        describe = _describe_data if package == "prepare" else _describe_predictions
         describe(output, url, written)
     return inputs, [written]
 

@@ -108,7 +108,7 @@ def _status(ti: Any, *, skipped: bool) -> str:
 
 
 def _data(output: TaskOutput, empty: Record) -> Record:
-    return _with_url(output, empty, output.arguments["dataset"])
+    return _with_url(output, empty, output.arguments["output"])
 
 
 def _training(output: TaskOutput, empty: Record) -> Record:

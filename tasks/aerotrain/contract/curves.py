@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Self
 
 from aerotrain.contract.errors import SpecError
@@ -78,11 +79,10 @@ def _extremes(
 
 
 class Curve:
-    """At most ``most`` points, of which each but the last stands for equally many measured ones."""
+    """At most ``MOST_POINTS``, of which each but the last stands for equally many measured ones."""
 
-    def __init__(self, points: Iterable[Point] = (), most: int = MOST_POINTS) -> None:
+    def __init__(self, points: Iterable[Point] = ()) -> None:
         self.points = list(points)
-        self._most = most
         self._width = max((each.merged for each in self.points), default=1)
 
     def add(self, point: Point) -> None:
@@ -90,14 +90,11 @@ class Curve:
         if self.points and self.points[-1].merged + point.merged <= self._width:
             self.points[-1] = merge(self.points[-1], point)
             return
-        if len(self.points) >= self._most:
+        if len(self.points) >= MOST_POINTS:
             self._width *= 2
-            self.points = [_merged(self.points[at : at + 2]) for at in range(0, self._most, 2)]
+            pairs = [self.points[at : at + 2] for at in range(0, len(self.points), 2)]
+            self.points = [reduce(merge, pair) for pair in pairs]
         self.points.append(point)
-
-
-def _merged(pair: list[Point]) -> Point:
-    return merge(*pair) if len(pair) == 2 else pair[0]
 
 
 class Curves:

@@ -65,9 +65,6 @@ class PlanArguments(Validated):
     last data set: ``{"price": {"limit": 0.4}, "zip": {"kind": "category"}, "batch": "off"}``, with
     a limit other than ``drift``, or a kind of ``DRIFT_KINDS`` other than the one that is
     recognized. All other fields are options; their help texts describe them.
-
-    Raises:
-        SpecError: a value is not accepted; the message says what was expected.
     """
 
     TITLE: ClassVar = "prepare"
@@ -216,23 +213,22 @@ def _is_drift_rule(rule: object) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionArguments(Validated):
-    """Write the shards of ``count`` partitions of a planned data set, from number ``first`` on."""
-
-    TITLE: ClassVar = "a task of partitions"
-
-    dataset: str
-    first: int
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class FinalizeArguments(Validated):
-    """Finalize a data set whose partitions are all written."""
+    """Finalize a data set or predictions at the URL ``output``; all partitions are written."""
 
     TITLE: ClassVar = "finalize"
 
-    dataset: str
+    output: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionArguments(FinalizeArguments):
+    """Write ``count`` planned partitions of ``output``, from number ``first`` on."""
+
+    TITLE: ClassVar = "a task of partitions"
+
+    first: int
+    count: int
 
 
 #: Columns of predictions that say where a record was read, and its key if the source has keys.
@@ -250,9 +246,6 @@ class PredictArguments(Validated):
     value, or not parse, before the run fails. ``batch_size`` records are predicted at once,
     ``part_bytes`` bytes of records are written to one file, and ``partition_tasks`` is the most
     mapped tasks that share the files.
-
-    Raises:
-        SpecError: a value is not accepted; the message says what was expected.
     """
 
     TITLE: ClassVar = "predict"
@@ -277,23 +270,3 @@ class PredictArguments(Validated):
     def rules(self) -> PlanArguments:
         """The rules by which records are cast, as ``prepare`` does; none has to have a label."""
         return PlanArguments(source=self.source, fill=self.fill, label="")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictPartitionArguments(Validated):
-    """Predict ``count`` planned partitions, from number ``first`` on."""
-
-    TITLE: ClassVar = "a task of predictions"
-
-    predictions: str
-    first: int
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictFinalizeArguments(Validated):
-    """Finalize predictions whose partitions are all written."""
-
-    TITLE: ClassVar = "finalize of predict"
-
-    predictions: str

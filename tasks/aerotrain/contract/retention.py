@@ -9,11 +9,7 @@ from aerotrain.contract.validation import Validated
 
 @dataclass(frozen=True, kw_only=True)
 class RetentionPolicy(Validated):
-    """What of each pipeline is kept; all else is removed, unless something kept was made of it.
-
-    Raises:
-        SpecError: a value is not accepted; the message says what was expected.
-    """
+    """What of each pipeline is kept; all else is removed, unless something kept was made of it."""
 
     TITLE: ClassVar = "retention"
 

@@ -16,8 +16,6 @@ from aerotrain.contract.preparing import (
     PartitionArguments,
     PlanArguments,
     PredictArguments,
-    PredictFinalizeArguments,
-    PredictPartitionArguments,
 )
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
@@ -48,9 +46,6 @@ class ServeCheckArguments(Validated):
     The requests that the export carries must be answered with the predictions of the training. Then
     one record at a time is asked for, ``rate`` times a second for ``seconds`` seconds, by REST.
     ``p99`` is the longest accepted 99th percentile of the latencies, in milliseconds.
-
-    Raises:
-        SpecError: a value is not accepted; the message says what was expected.
     """
 
     TITLE: ClassVar = "serve_check"
@@ -113,9 +108,6 @@ class CheckArguments(Validated):
     are not prepared yet: the training is tried on the first records of their source. Where it is
     empty, it is tried on those of the data set that the training names. ``evaluations`` and
     ``exports`` are the arguments of later steps that take its model, which are tried, too.
-
-    Raises:
-        SpecError: a value is not accepted; the message says what was expected.
     """
 
     TITLE: ClassVar = "check"
@@ -181,9 +173,6 @@ class EvaluateArguments(Validated):
     other, such as those of one user. ``leakage`` says whether to ``accept`` a model, with a
     warning, or to ``refuse`` it if one of its columns alone predicts the label. With ``on_fail``
     ``skip``, a refused model is no error: the task is skipped, and later ones with it.
-
-    Raises:
-        SpecError: a value is not accepted; the message says what was expected.
     """
 
     TITLE: ClassVar = "evaluate"
@@ -246,9 +235,6 @@ class ExportArguments(Validated):
     of 8 bits. ``format_tolerance`` is the accepted difference of their predictions: of each value,
     absolute or relative, by default 0.0001; with ``quantize`` of the mean difference of an output,
     relative to its range, by default 0.05.
-
-    Raises:
-        SpecError: a value is not accepted; the message says what was expected.
     """
 
     TITLE: ClassVar = "export"
@@ -287,8 +273,8 @@ ARGUMENTS: Mapping[str, type[Validated]] = {
     "aerotrain.serving.export": ExportArguments,
     "aerotrain.serving.serve_check": ServeCheckArguments,
     "aerotrain.prediction.plan": PredictArguments,
-    "aerotrain.prediction.partition": PredictPartitionArguments,
-    "aerotrain.prediction.finalize": PredictFinalizeArguments,
+    "aerotrain.prediction.partition": PartitionArguments,
+    "aerotrain.prediction.finalize": FinalizeArguments,
 }
 
 

@@ -34,9 +34,6 @@ class TrainArguments(Validated):
 
     All other fields are options; their help texts describe them. ``from_dict`` also takes a list of
     ``hparams``, of which the later take precedence.
-
-    Raises:
-        SpecError: a value is not accepted; the message says what was expected.
     """
 
     TITLE: ClassVar = "train"
@@ -164,15 +161,6 @@ class TrainArguments(Validated):
         form="the name of a TPU, or grpc://host:port",
         fixed=True,
     )
-    tpu_seconds: float = option(
-        15.0,
-        title="timeout (seconds)",
-        help="Time in which the TPU must answer.",
-        strategy="tpu",
-        section=Section.RARE,
-        above=0,
-        in_form=False,
-    )
     shard_cache_bytes: int = option(
         0,
         title="Disk space for shards (bytes)",
@@ -226,14 +214,6 @@ class TrainArguments(Validated):
         help="Dtype in which synchronous strategies send gradients. 16 bits halve the traffic.",
         section=Section.PERFORMANCE,
         choices=GRADIENT_DTYPES,
-    )
-    bytes_per_pack: int = option(
-        0,
-        title="size of an all-reduce (bytes)",
-        help="Bytes of gradients that one all-reduce sends. 0: TensorFlow's choice.",
-        strategy="multi_worker_mirrored",
-        section=Section.RARE,
-        minimum=0,
     )
     checkpoint_interval: float = option(
         60.0,

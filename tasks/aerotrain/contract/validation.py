@@ -248,7 +248,11 @@ def _converted(name: str, expected: ValueType, value: Any, title: str, strict: b
 
 
 class Validated:
-    """The base of dataclasses that check themselves. ``TITLE`` is their name in messages."""
+    """The base of dataclasses that check themselves. ``TITLE`` is their name in messages.
+
+    To make one raises a ``SpecError`` if a value is not accepted; its message says what was
+    expected. ``__post_init__`` of a subclass compares several fields.
+    """
 
     TITLE: ClassVar[str]
 

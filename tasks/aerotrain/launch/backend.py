@@ -6,14 +6,15 @@ it again. A backend decides nothing; the controller does.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from aerotrain.contract.errors import WARNING_PREFIX, TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
-from aerotrain.launch.decision import Ended, GroupObservation, Observations, Restart
+from aerotrain.launch.controller import Ended, GroupObservation, Restart
+from aerotrain.launch.restart_policy import Observations
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,15 @@ PlanT = TypeVar("PlanT", bound=LaunchPlan)
 class ExistingGroup:
     """An existing group under the name of a plan's job.
 
-    ``matches`` means that it was created completely, and from the plan's description. ``created``
-    is a time of ``time.time()``.
+    ``matches`` means that it was created completely, and from the plan's description; else the
+    rest is not needed. ``created`` is a time of ``time.time()``.
     """
 
     handle: str
     matches: bool
-    created: float
-    events: Sequence[Event]
-    seen: Observations
+    created: float = 0.0
+    events: Sequence[Event] = ()
+    seen: Observations = field(default_factory=dict)
 
 
 class GroupClaim(Protocol):

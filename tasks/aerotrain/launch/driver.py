@@ -24,8 +24,7 @@ from aerotrain.launch.backend import (
     Report,
     RetryLaterError,
 )
-from aerotrain.launch.controller import Controller
-from aerotrain.launch.decision import Decision, Ended, LastStep, Restart, Wait
+from aerotrain.launch.controller import Controller, Decision, Ended, LastStep, Restart, Wait
 
 #: What TensorFlow's C++ prints whatever its log level: a banner, and all that is of level INFO.
 _NOISE = re.compile(

@@ -17,7 +17,8 @@ from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.launch import driver
 from aerotrain.launch.backend import Backend, Emit, PlanT, Report
-from aerotrain.launch.decision import Ended, Observations
+from aerotrain.launch.controller import Ended
+from aerotrain.launch.restart_policy import Observations
 
 T = TypeVar("T")
 

@@ -1,21 +1,143 @@
 """The restart policy: whether a replica is restarted after a failure, with which others, and when.
 
 Airflow's retries are the outer layer. What is final here would fail the same way there; if only the
-restart budget is used up, another attempt may help. All time limits of a group are here, too.
+restart budget is used up, another attempt may help. All time limits of a group are here, too, and
+what the event log says of one replica: which of its failures count, and which events are kept.
 """
 
 import signal
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from aerotrain.contract.errors import ExitCode, counted
-from aerotrain.contract.event_log import Event
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job, Restarts
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation, State
-from aerotrain.launch.decision import Observations
-from aerotrain.launch.history import is_alike
+
+#: The observation of every replica of a job.
+Observations = Mapping[ReplicaName, Observation]
+
+#: The failures of each replica that are kept individually: more than any decision needs.
+_KEPT = 8
+
+#: The characters kept of the reason of an older event, and those by which reasons are compared.
+_REASON = 200
+
+#: The failure kinds for which the cluster, and not the replica, is the cause.
+_NO_PLACE = frozenset({Failure.START, Failure.NODE})
+
+
+@dataclass(frozen=True)
+class History:
+    """The events of one replica, in the order of time."""
+
+    events: Sequence[Event]
+
+    @classmethod
+    def of(cls, name: ReplicaName, events: Sequence[Event]) -> "History":
+        return cls([each for each in events if each.replica == str(name)])
+
+    @property
+    def restarts(self) -> int:
+        """The replica's restart count, including a recorded restart that was not carried out."""
+        return self.last_restart.restarts if self.last_restart else 0
+
+    @property
+    def last_restart(self) -> Event | None:
+        return next(reversed(self._all(EventType.RESTART)), None)
+
+    @property
+    def failure(self) -> Event | None:
+        """The failure recorded since its last restart."""
+        restarts = self.restarts
+        found = (each for each in self._all(EventType.DETECT) if each.restarts == restarts)
+        return next(found, None)
+
+    @property
+    def earlier(self) -> list[Event]:
+        """Its failures before its last restart."""
+        restarts = self.restarts
+        return [each for each in self._all(EventType.DETECT) if each.restarts < restarts]
+
+    def _all(self, what: EventType) -> list[Event]:
+        return [each for each in self.events if each.event is what]
+
+
+def size_of(events: Iterable[Event]) -> int:
+    """The size of the events in bytes, one per line."""
+    return sum(len(each.to_json().encode()) + 1 for each in events)
+
+
+def compacted(events: Sequence[Event], limit: int) -> Sequence[Event]:
+    """The events in at most about ``limit`` bytes, such that the controller decides the same.
+
+    If they are larger, each replica keeps its last restart and its last failures; its older
+    failures are summed up by kind.
+    """
+    if size_of(events) <= limit:
+        return events
+    kept: list[Event] = []
+    by_replica: dict[str, list[Event]] = defaultdict(list)
+    for each in events:
+        by_replica[each.replica].append(each)
+    for own in by_replica.values():
+        failures = [each for each in own if each.event is EventType.DETECT]
+        restarts = [each for each in own if each.event is EventType.RESTART]
+        others = [each for each in own if each.event not in (EventType.DETECT, EventType.RESTART)]
+        kept += _summed(failures[:-_KEPT])
+        kept += [replace(each, because=each.because[:_REASON]) for each in failures[-_KEPT:-1]]
+        kept += failures[-1:] + restarts[-1:] + others[:1] + others[1:][-_KEPT:]
+    return sorted(kept, key=lambda each: each.at)
+
+
+def _summed(failures: Iterable[Event]) -> list[Event]:
+    """One event per failure kind, which counts for all of them."""
+    last: dict[str, Event] = {}
+    for each in failures:
+        before = last[each.kind].times if each.kind in last else 0
+        last[each.kind] = replace(each, because="", times=before + each.times)
+    return list(last.values())
+
+
+def is_alike(event: Event, reason: str, step: int) -> bool:
+    """Whether an earlier failure was at the same step, with a reason that begins alike."""
+    return event.step == step and event.because[:_REASON] == reason[:_REASON]
+
+
+def with_fewer_workers(job: Job, events: Iterable[Event]) -> Job:
+    """The job without the workers that could not be placed at the ends of earlier attempts.
+
+    ``events`` is the event log of all earlier attempts. At least ``job.min_workers`` remain; the
+    job is unchanged if that is None.
+    """
+    if job.min_workers is None:
+        return job
+    workers = max(job.min_workers, job.count(Role.WORKER) - _without_place(events))
+    replicas = (
+        replace(each, count=workers) if each.role is Role.WORKER else each for each in job.replicas
+    )
+    return replace(job, replicas=tuple(replicas))
+
+
+def _without_place(events: Iterable[Event]) -> int:
+    """How many workers each replica group was missing at its end, summed over all groups."""
+    missing: list[set[str]] = [set()]
+    for entry in events:
+        if entry.event is EventType.START and not entry.replica:
+            missing.append(set())
+        elif entry.event is EventType.RESTART:
+            missing[-1].discard(entry.replica)
+        elif entry.event is EventType.DETECT and _is_worker_without_place(entry):
+            missing[-1].add(entry.replica)
+    return sum(map(len, missing))
+
+
+def _is_worker_without_place(entry: Event) -> bool:
+    return entry.kind in _NO_PLACE and entry.replica.startswith(Role.WORKER)
+
 
 #: The number of failures in a row with the same message at the same step after which the program
 #: itself is considered the cause, so that a restart would not help.
@@ -154,55 +276,26 @@ def memory_factor(failures: Iterable[Event]) -> float:
     return _MORE_MEMORY ** sum(each.times for each in failures if each.kind == Failure.MEMORY)
 
 
-class Topology(StrEnum):
-    """How the replicas of a job depend on each other, in the words of the documentation."""
-
-    SERVED = "`parameter_server`"
-    GANG = "`multi_worker_mirrored`, `dtensor` over processes"
-    ALONE = "any of one process"
-    ANY = "any"
-
-    @classmethod
-    def of(cls, job: Job) -> "Topology":
-        """The topology of a job, without its evaluator and its input."""
-        if job.rules.ps:
-            return cls.SERVED
-        return cls.GANG if job.rules.peers and job.count(Role.WORKER) else cls.ALONE
-
-
-@dataclass(frozen=True)
-class Row:
-    """If a replica of ``role`` fails, all those of the roles ``together`` restart with it."""
-
-    topology: Topology
-    role: Role
-    together: tuple[Role, ...] = ()
-
-
-#: The replicas that are restarted after a failure; docs/recovery.md has the same table. Those that
-#: are not named continue.
-MATRIX: tuple[Row, ...] = (
-    Row(Topology.SERVED, Role.WORKER),
-    Row(Topology.SERVED, Role.PS, (Role.PS, Role.CHIEF)),
-    Row(Topology.SERVED, Role.CHIEF),
-    Row(Topology.GANG, Role.CHIEF, (Role.CHIEF, Role.WORKER)),
-    Row(Topology.GANG, Role.WORKER, (Role.CHIEF, Role.WORKER)),
-    Row(Topology.ALONE, Role.CHIEF),
-    Row(Topology.ANY, Role.EVALUATOR),
-    Row(Topology.ANY, Role.INPUT),
-    Row(Topology.ANY, Role.DISPATCHER, (Role.CHIEF, Role.WORKER, Role.INPUT)),
-)
+def is_gang(job: Job) -> bool:
+    """Whether chief and workers run the same steps together, so that none goes on without all."""
+    return job.rules.peers and job.count(Role.WORKER) > 0
 
 
 def replicas_to_restart(job: Job, failed: Collection[ReplicaName]) -> frozenset[ReplicaName]:
-    """The replicas to restart if these failed; those that still run are ended first."""
-    together = {role for name in failed for role in _row_of(job, name.role).together}
+    """The replicas to restart if these failed; those that still run are ended first.
+
+    All others continue. docs/recovery.md has the table, with the reasons.
+    """
+    together: set[Role] = set()
+    for name in failed:
+        match name.role:
+            case Role.PS:
+                together |= {Role.PS, Role.CHIEF}
+            case Role.DISPATCHER:
+                together |= {Role.CHIEF, Role.WORKER, Role.INPUT}
+            case Role.CHIEF | Role.WORKER if is_gang(job):
+                together |= {Role.CHIEF, Role.WORKER}
     return frozenset(failed) | {name for name in job.names() if name.role in together}
-
-
-def _row_of(job: Job, role: Role) -> Row:
-    topologies = (Topology.of(job), Topology.ANY)
-    return next(row for row in MATRIX if row.role is role and row.topology in topologies)
 
 
 #: What to do about a job that takes too long.
@@ -273,6 +366,6 @@ def heartbeat_timeout(job: Job, *, trains: bool) -> float:
     For members of a gang that has not trained yet, it is at least the start deadline: TensorFlow
     blocks Python while they wait for each other.
     """
-    if Topology.of(job) is Topology.GANG and not trains:
+    if is_gang(job) and not trains:
         return max(job.deadlines.start, job.deadlines.progress_timeout)
     return job.deadlines.progress_timeout

@@ -3,7 +3,7 @@
 import json
 
 from aerotrain.contract.layout import DATA
-from aerotrain.contract.preparing import PredictFinalizeArguments
+from aerotrain.contract.preparing import FinalizeArguments
 from aerotrain.data.partitions import key_of, written_partitions
 from aerotrain.prediction.partition import FILE
 from aerotrain.prediction.plan import PredictionPlan
@@ -20,7 +20,7 @@ def run(replica: Replica) -> str:
     Raises:
         FinalError: a partition is missing, or too many records were rejected.
     """
-    store = open_store(PredictFinalizeArguments.from_dict(replica.job.arguments).predictions)
+    store = open_store(FinalizeArguments.from_dict(replica.job.arguments).output)
     plan = PredictionPlan.read(store)
     if store.exists(MANIFEST):
         print(f"already finalized: {store.url}")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aerotrain.contract.layout import DATA
-from aerotrain.contract.preparing import PredictPartitionArguments
+from aerotrain.contract.preparing import PartitionArguments
 from aerotrain.data.partitions import (
     NUMBER,
     Fragments,
@@ -42,8 +42,8 @@ def run(replica: Replica) -> dict[str, int]:
     Raises:
         FinalError: the model cannot be loaded.
     """
-    given = PredictPartitionArguments.from_dict(replica.job.arguments)
-    plan = PredictionPlan.read(open_store(given.predictions))
+    given = PartitionArguments.from_dict(replica.job.arguments)
+    plan = PredictionPlan.read(open_store(given.output))
 
     @cache
     def model() -> Served:
@@ -61,7 +61,7 @@ def run(replica: Replica) -> dict[str, int]:
             records=records, files=[FILE] if records else [], about={"bytes": size}
         )
 
-    return write_partitions(replica, plan, given.predictions, given.first, given.count, write)
+    return write_partitions(replica, plan, given.output, given.first, given.count, write)
 
 
 def _rows(plan: PredictionPlan, fragments: Fragments, quarantine: Quarantine) -> Iterator[Rows]:

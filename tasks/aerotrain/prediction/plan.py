@@ -71,7 +71,7 @@ def run(replica: Replica) -> dict[str, Any]:
     """Plan the predictions, unless those of the same model for the same input exist.
 
     Returns:
-        ``{"predictions": url, "partitions": [arguments of aerotrain.prediction.partition, …]}``,
+        ``{"output": url, "partitions": [arguments of aerotrain.prediction.partition, …]}``,
         none of them where there is nothing to predict.
 
     Raises:
@@ -82,13 +82,13 @@ def run(replica: Replica) -> dict[str, Any]:
     plan, partitions = make_plan(model, arguments)
     store = open_store(replica.job.store).child(plan.folder)
     if is_finished(store):
-        return {"predictions": store.url, "partitions": []}
+        return {"output": store.url, "partitions": []}
     print(f"the model is {model}; it takes {', '.join(plan.needed)}")
     tasks = publish_plan(store, plan, partitions, arguments.partition_tasks)
     return {
-        "predictions": store.url,
+        "output": store.url,
         "partitions": [
-            {"predictions": store.url, "first": task[0], "count": len(task)} for task in tasks
+            {"output": store.url, "first": task[0], "count": len(task)} for task in tasks
         ],
     }
 

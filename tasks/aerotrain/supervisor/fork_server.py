@@ -143,7 +143,7 @@ def _serve(listener: socket.socket, preloaded: Preloaded) -> bool:
     connection, _ = listener.accept()
     with connection:
         try:
-            request, _ = read_request(connection)
+            request = read_request(connection)
             if preloaded.is_stale():
                 answer(connection, {"stale": True})
                 return False

@@ -13,7 +13,7 @@ import errno
 import hashlib
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
@@ -87,18 +87,20 @@ def reserved_ports(count: int, owner: str | None = None) -> Iterator[list[Port]]
 
 
 @contextmanager
-def reserved_addresses(
-    job: Job, owner: str | None = None
-) -> Iterator[tuple[dict[ReplicaName, str], list[Port]]]:
+def reserved_addresses(job: Job) -> Iterator[tuple[dict[ReplicaName, str], list[Port]]]:
     """An address of this machine for each replica of the job, and the ports, as ``reserved_ports``.
 
     Raises:
         TemporaryError: there are not enough free ports.
     """
     names = list(job.names())
-    with reserved_ports(len(names), owner) as ports:
-        numbers = [port.number for port in ports]
-        yield {n: f"127.0.0.1:{port}" for n, port in zip(names, numbers, strict=True)}, ports
+    with reserved_ports(len(names)) as ports:
+        yield addresses_of(names, [port.number for port in ports]), ports
+
+
+def addresses_of(names: Sequence[ReplicaName], ports: Sequence[int]) -> dict[ReplicaName, str]:
+    """The addresses of loopback with these ports."""
+    return {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
 
 
 def _is_free(number: int) -> bool:

@@ -24,11 +24,9 @@ STATUS, LOCK = "status.json", "supervisor.lock"
 #: Files in a replica's folder.
 LOG, HEARTBEAT, TERMINATION_LOG, WORK = "log", "heartbeat", "termination-log", "work"
 
-#: The most open files that are sent with one request; Linux allows 253. A supervisor keeps them
-#: open.
-MOST_DESCRIPTORS = 200
 
-_CHUNK = 1 << 16
+#: Seconds for an answer: a supervisor handles one request at a time; ending all takes longest.
+ANSWER_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,29 +84,18 @@ def socket_of(folder: Path) -> Path:
     return runtime_folder() / f"job-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
 
 
-def ask(
-    path: Path, request: Mapping[str, Any], *, descriptors: Sequence[int] = (), seconds: float
-) -> dict[str, Any]:
-    """Send a request and return the answer; ``descriptors`` are open files that are sent with it.
+def ask(path: Path, **request: Any) -> dict[str, Any]:
+    """Send a request and return the answer.
 
     Raises:
-        OSError: there is no listener, or no answer within ``seconds``; or the request itself failed
-            with this error.
+        OSError: there is no listener, or no answer in time; or the request itself failed with this
+            error.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(seconds)
+        connection.settimeout(ANSWER_SECONDS)
         connection.connect(str(path))
-        text = json.dumps(request).encode() + b"\n"
-        if descriptors:
-            sent = socket.send_fds(connection, [text], list(descriptors))
-            text = text[sent:]
-        if text:  # to send nothing is an error, too, once the answer is there and the peer gone
-            connection.sendall(text)
-        with connection.makefile("rb") as stream:
-            line = stream.readline()
-    if not line.endswith(b"\n"):
-        raise ConnectionResetError(f"{path} was closed before it answered")
-    answer: dict[str, Any] = json.loads(line)
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        answer = _read(connection)
     if "errno" in answer:
         raise OSError(answer["errno"], answer["error"])
     return answer
@@ -123,21 +110,23 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-def read_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Read a request and the descriptors that were sent with it.
+def read_request(connection: socket.socket) -> dict[str, Any]:
+    """Read a request.
 
     Raises:
         OSError: the request is incomplete.
     """
     connection.settimeout(5.0)
-    text, descriptors, _, _ = socket.recv_fds(connection, _CHUNK, MOST_DESCRIPTORS)
-    while not text.endswith(b"\n"):
-        more = connection.recv(_CHUNK)
-        if not more:
-            raise ConnectionResetError("a request was cut off")
-        text += more
-    request: dict[str, Any] = json.loads(text)
-    return request, descriptors
+    return _read(connection)
+
+
+def _read(connection: socket.socket) -> dict[str, Any]:
+    with connection.makefile("rb") as stream:
+        line = stream.readline()
+    if not line.endswith(b"\n"):
+        raise ConnectionResetError("the other process has closed the connection")
+    document: dict[str, Any] = json.loads(line)
+    return document
 
 
 def answer(connection: socket.socket, answered: Mapping[str, Any] | OSError) -> None:

@@ -3,6 +3,7 @@
 ``python -m aerotrain.supervisor.supervisor FOLDER`` runs that of the job in ``FOLDER``, detached.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -18,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from aerotrain.contract.errors import TemporaryError
 from aerotrain.supervisor.loopback import answer_bind, why_open
+from aerotrain.supervisor.ports import Port, hold, reserve
 from aerotrain.supervisor.processes import (
     adopt_orphans,
     descendants,
@@ -114,7 +117,7 @@ class Supervisor:
             name: SupervisedReplica.of_record(ReplicaFolder(folder / name), record)
             for name, record in read_status(folder).items()
         }
-        self._ports: list[int] = []  # open locks
+        self._ports: dict[int, Port] = {}
         self._open = why_open()
         self._selector = selectors.DefaultSelector()
         self._status_is_old = False
@@ -164,30 +167,27 @@ class Supervisor:
         with suppress(OSError):
             connection, _ = listener.accept()
             with connection:
-                request, descriptors = read_request(connection)
+                request = read_request(connection)
                 self._last_request = time.monotonic()
-                self._ports += descriptors
                 try:
-                    answered = self._do(request)
+                    answer(connection, self._do(request))
                 except OSError as error:
                     answer(connection, error)
                     return
-                if request["do"] != "end":
-                    answer(connection, answered)
-                    return
-                if request.get("remove"):
-                    shutil.rmtree(self._folder, ignore_errors=True)
-                with suppress(OSError):  # the process that asked may have been killed
-                    answer(connection, answered)
-                socket_of(self._folder).unlink(missing_ok=True)
-                os._exit(0)
+                if request["do"] == "end":
+                    socket_of(self._folder).unlink(missing_ok=True)
+                    os._exit(0)
 
     def _do(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         match request["do"]:
+            case "reserve":
+                return {"ports": self._reserve(request["count"])}
             case "start":
+                self._hold(request["ports"])
                 self._start([Start(**each) for each in request["replicas"]])
             case "end":
                 self._end()
+                shutil.rmtree(self._folder, ignore_errors=True)
             case "observe":
                 self._check()
             case other:
@@ -197,6 +197,32 @@ class Supervisor:
             "open": self._open,
             "replicas": {name: each.record() for name, each in self._replicas.items()},
         }
+
+    def _reserve(self, count: int) -> list[int]:
+        """Reserve ports of loopback for the job.
+
+        Raises:
+            OSError: not enough are free.
+        """
+        try:
+            found = reserve(count, str(self._folder))
+        except TemporaryError as error:
+            raise OSError(errno.EADDRNOTAVAIL, str(error)) from error
+        self._ports = {port.number: port for port in found}
+        return [*self._ports]
+
+    def _hold(self, ports: Collection[int]) -> None:
+        """Reserve the ports of the job that an earlier supervisor has held until its end.
+
+        Raises:
+            OSError: one was taken since.
+        """
+        for number in ports:
+            if number not in self._ports:
+                if (port := hold(number)) is None:
+                    reason = f"port {number} was taken after the job's last supervisor had ended"
+                    raise OSError(errno.EADDRINUSE, reason)
+                self._ports[number] = port
 
     def _start(self, starts: Sequence[Start]) -> None:
         """Start these replicas; those that still run are ended first."""

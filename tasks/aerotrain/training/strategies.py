@@ -114,7 +114,6 @@ def _multi_worker_mirrored(arguments: TrainArguments) -> Distribution:
             "none; use 'auto' or 'ring'"
         )
     options = tf.distribute.experimental.CommunicationOptions(
-        bytes_per_pack=arguments.bytes_per_pack,
         implementation=tf.distribute.experimental.CommunicationImplementation(
             arguments.communication.upper()
         ),
@@ -243,6 +242,10 @@ def _coordinator_step_runner(
     )
 
 
+#: Seconds in which a TPU must answer.
+TPU_SECONDS = 15.0
+
+
 def _tpu(arguments: TrainArguments) -> Distribution:
     """The TPU ``arguments.tpu``: ``local``, ``grpc://host:port``, or its name in the cloud.
 
@@ -267,13 +270,13 @@ def _tpu(arguments: TrainArguments) -> Distribution:
     # process from ending with the error below.
     thread = threading.Thread(target=look, name="tpu", daemon=True)
     thread.start()
-    thread.join(arguments.tpu_seconds)
+    thread.join(TPU_SECONDS)
     if found:
         return StrategyDistribution(tf.distribute.TPUStrategy(found[0]))
     if failed:
         reason = str(failed[0]).strip().partition("\n")[0].partition(" Failed in")[0]
     else:
-        reason = f"no answer within {arguments.tpu_seconds:g} s"
+        reason = f"no answer within {TPU_SECONDS:g} s"
     raise FinalError(
         f"strategy 'tpu' found no TPU at {arguments.tpu!r} ({reason}); name one that this machine "
         "can reach, as 'local' or grpc://host:port, or choose another strategy"

@@ -50,7 +50,7 @@ def run(replica: Replica) -> str:
         FinalError: a partition is missing, a key occurs twice, or the data drifted from the
             last data set.
     """
-    store = open_store(FinalizeArguments.from_dict(replica.job.arguments).dataset)
+    store = open_store(FinalizeArguments.from_dict(replica.job.arguments).output)
     root = open_store(replica.job.store)
     plan = DatasetPlan.read(store)
     if store.exists(MANIFEST):

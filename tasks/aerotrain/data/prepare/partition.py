@@ -53,13 +53,13 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 def run(replica: Replica) -> dict[str, int]:
     """Write the shards of some partitions; returns and raises as ``write_partitions``."""
     given = PartitionArguments.from_dict(replica.job.arguments)
-    plan = DatasetPlan.read(open_store(given.dataset))
+    plan = DatasetPlan.read(open_store(given.output))
     keep_freed_memory()
 
     def write(fragments: Fragments, quarantine: Quarantine, folder: Path) -> WrittenPartition:
         return _write(plan, fragments, quarantine, folder)
 
-    return write_partitions(replica, plan, given.dataset, given.first, given.count, write)
+    return write_partitions(replica, plan, given.output, given.first, given.count, write)
 
 
 def keep_freed_memory() -> None:

@@ -93,7 +93,7 @@ def run(replica: Replica) -> dict[str, Any]:
     """Plan the data set, unless the same input was prepared before.
 
     Returns:
-        ``{"dataset": url, "partitions": [arguments of aerotrain.data.prepare.partition, …]}``,
+        ``{"output": url, "partitions": [arguments of aerotrain.data.prepare.partition, …]}``,
         none of them where there is nothing to write.
 
     Raises:
@@ -104,16 +104,16 @@ def run(replica: Replica) -> dict[str, Any]:
     root = open_store(replica.job.store)
     store = root.child(plan.folder)
     if is_finished(store):
-        return {"dataset": store.url, "partitions": []}
+        return {"output": store.url, "partitions": []}
     print(as_text("inferred of the source:", plan.inferred))
     baseline = latest_of(root, arguments.name)
     if baseline and plan.schema is not None and not arguments.allow_drift:
         _check_schema(f"{root.url}/{dataset_key(baseline)}", plan.schema, arguments.drift)
     tasks = publish_plan(store, plan, partitions, arguments.partition_tasks)
     return {
-        "dataset": store.url,
+        "output": store.url,
         "partitions": [
-            {"dataset": store.url, "first": task[0], "count": len(task)} for task in tasks
+            {"output": store.url, "first": task[0], "count": len(task)} for task in tasks
         ],
     }
 

@@ -8,8 +8,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -21,12 +21,13 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.layout import path_segment
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.launch.backend import Emit, ExistingGroup, GroupGoneError, LogLine, Report
-from aerotrain.launch.decision import Ended, GroupObservation, Observations, Restart
+from aerotrain.launch.controller import Ended, GroupObservation, Restart
 from aerotrain.launch.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain.launch.process.supervisor_client import ForkServer, SupervisorClient
+from aerotrain.launch.restart_policy import Observations
 from aerotrain.supervisor.fork_rules import may_fork
 from aerotrain.supervisor.loopback import OPEN_SERVERS
-from aerotrain.supervisor.ports import Port, hold, release, reserved_addresses
+from aerotrain.supervisor.ports import addresses_of
 from aerotrain.supervisor.processes import send, umask
 from aerotrain.supervisor.protocol import Start, observation_of
 
@@ -38,25 +39,12 @@ _LOG = getLogger(__name__)
 
 
 class ProcessGroup:
-    """The group in ``folder``, for as long as ``holder`` holds it.
+    """The group in the folder ``path``, for as long as the backend's task try holds it."""
 
-    ``command`` is the command of a replica, ``environment`` its base environment.
-    """
-
-    def __init__(
-        self,
-        folder: JobFolder,
-        supervisor: SupervisorClient,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        holder: str,
-        emit: Emit,
-    ) -> None:
-        self._folder = folder
-        self._supervisor = supervisor
-        self._command = command
-        self._environment = environment
-        self._holder = holder
+    def __init__(self, backend: "ProcessBackend", path: Path, emit: Emit) -> None:
+        self._backend = backend
+        self._folder = folder = JobFolder(path)
+        self._supervisor = backend.supervisor(path)
         self._emit = emit
         self.job: Job = folder.job
         self.created: float = folder.created
@@ -71,7 +59,7 @@ class ProcessGroup:
         self._emit_new_lines(seen)
         if not self._folder.is_started():
             raise GroupGoneError(f"{self.job.name} was ended from outside")
-        if not self._folder.is_held_by(self._holder):
+        if not self._folder.is_held_by(self._backend.holder):
             raise GroupGoneError(f"{self.job.name} was taken over by another try of its task")
         return GroupObservation(seen, began)
 
@@ -106,31 +94,35 @@ class ProcessGroup:
         A machine is one node with one memory, so ``avoid`` and ``memory`` are ignored.
         """
         async with exclusive(self._folder.path.parent):
-            if not (self._folder.is_started() and self._folder.is_held_by(self._holder)):
+            if not (self._folder.is_started() and self._folder.is_held_by(self._backend.holder)):
                 return  # the next observation reports the reason
-            with explained_errors(self._folder.path), self._reserved_again() as ports:
-                await self.start(restart.counts, ports)
+            with explained_errors(self._folder.path):
+                await self._start_supervisor(restart.counts)
+                self._start(restart.counts)
 
-    async def start(
-        self,
-        counts: Mapping[ReplicaName, int],
-        ports: Sequence[Port],
-        *,
-        wait_for_imports: bool = False,
-    ) -> None:
-        """Start replicas at these restart counts, by the existing supervisor or a new one.
-
-        ``ports`` are those of all addresses, unless a running supervisor holds them.
+    async def start_all(self) -> None:
+        """Start all replicas, at ports of loopback that the supervisor reserves.
 
         Raises:
             OSError: the machine lacks resources, or the folder is gone.
         """
-        starts = [self._start_of(name, count) for name, count in sorted(counts.items())]
-        warm = any(each.warm for each in starts)
-        why_open = await self._supervisor.start_supervisor(warm=warm, wait=wait_for_imports)
+        names = list(self.job.names())
+        await self._start_supervisor(names)
+        self._folder.keep_addresses(addresses_of(names, self._supervisor.reserve(len(names))))
+        self._start(dict.fromkeys(names, 0))
+
+    async def _start_supervisor(self, names: Iterable[ReplicaName]) -> None:
+        """Start a supervisor of these replicas, unless one is running."""
+        warm = any(may_fork(self.job, name, self._backend.environment) for name in names)
+        why_open = await self._supervisor.start_supervisor(warm=warm)
         if why_open and len(list(self.job.names())) > 1:
             _LOG.warning(OPEN_SERVERS, why_open)
-        self._supervisor.start(starts, [port.lock for port in ports])
+
+    def _start(self, counts: Mapping[ReplicaName, int]) -> None:
+        """Start replicas at these restart counts."""
+        starts = [self._start_of(name, count) for name, count in sorted(counts.items())]
+        ports = [int(each.rsplit(":", 1)[1]) for each in self._folder.addresses().values()]
+        self._supervisor.start(starts, ports)
 
     def _start_of(self, name: ReplicaName, count: int) -> Start:
         addresses = self._folder.addresses()
@@ -138,33 +130,11 @@ class ProcessGroup:
         return Start(
             name=str(name),
             restarts=count,
-            command=self._command,
-            environment={**self._environment, **own},
+            command=self._backend.command,
+            environment={**self._backend.environment, **own},
             umask=umask(),
-            warm=may_fork(self.job, name, self._environment),
+            warm=may_fork(self.job, name, self._backend.environment),
         )
-
-    @contextmanager
-    def _reserved_again(self) -> Iterator[list[Port]]:
-        """The ports of all addresses, reserved unless a running supervisor holds them.
-
-        Raises:
-            TemporaryError: a port was lost.
-        """
-        ports: list[Port] = []
-        try:
-            if self._supervisor.pid() is None:
-                for name, address in self._folder.addresses().items():
-                    port = hold(int(address.rsplit(":", 1)[1]))
-                    if port is None:
-                        raise TemporaryError(
-                            f"the port of {name}, {address}, was taken by another launcher while "
-                            "the replica group was not followed; try again"
-                        )
-                    ports.append(port)
-            yield ports
-        finally:
-            release(ports)
 
     async def finish(self, ended: Ended) -> None:
         """Does nothing: the last observation has emitted every line."""
@@ -175,6 +145,10 @@ LEAST_FREE_BYTES = 1 << 30  # for a training's shards and a few checkpoints
 #: The most processes of a job for each core of the machine. With more of them, a step of the last
 #: one takes longer than the timeouts.
 MOST_PER_CORE = 16
+
+
+#: The layout of a group's folder: a group with another one, of another version, is not adopted.
+LAYOUT = 4
 
 
 @dataclass(frozen=True)
@@ -194,7 +168,7 @@ class ProcessPlan:
     @property
     def description(self) -> str:
         """The same for every launch of the same job; different if anything in it differs."""
-        described = json.dumps([self.job.to_json(), self.command])
+        described = json.dumps([LAYOUT, self.job.to_json(), self.command])
         return hashlib.sha256(described.encode()).hexdigest()
 
     def __str__(self) -> str:
@@ -222,11 +196,11 @@ class ProcessBackend:
         warm: bool = False,
     ) -> None:
         self._root = root
-        self._environment = dict(environment)
-        self._holder = holder
+        self.environment = dict(environment)
+        self.holder = holder
         self._python = python
-        self._command = (python, "-m", "aerotrain.replica")
-        self._fork_server = ForkServer(root, python, self._environment) if warm else None
+        self.command = (python, "-m", "aerotrain.replica")
+        self._fork_server = ForkServer(root, python, self.environment) if warm else None
 
     def plan(self, job: Job, attempt: str) -> ProcessPlan:
         """One command per replica; ports are chosen at the start.
@@ -245,7 +219,7 @@ class ProcessBackend:
             job=job,
             attempt=attempt,
             folder=self._root / job.name / path_segment(attempt),
-            command=self._command,
+            command=self.command,
         )
 
     async def check(self, plans: Sequence[ProcessPlan]) -> None:
@@ -277,7 +251,7 @@ class ProcessBackend:
         """
         try:
             async with exclusive(plan.folder.parent):
-                yield ProcessClaim(self, plan, self._holder)
+                yield ProcessClaim(self, plan)
         except OSError as error:
             raise TemporaryError(
                 f"the replicas of {plan.job.name} could not be started in {plan.handle}: {error}; "
@@ -291,17 +265,11 @@ class ProcessBackend:
             yield self.group(Path(handle), emit)
 
     def group(self, path: Path, emit: Emit = lambda line: None) -> ProcessGroup:
-        return ProcessGroup(
-            JobFolder(path),
-            self._supervisor(path),
-            self._command,
-            self._environment,
-            self._holder,
-            emit,
-        )
+        return ProcessGroup(self, path, emit)
 
-    def _supervisor(self, path: Path) -> SupervisorClient:
-        return SupervisorClient(path, self._python, self._environment, self._fork_server)
+    def supervisor(self, path: Path) -> SupervisorClient:
+        """The client of the supervisor of the group in the folder ``path``."""
+        return SupervisorClient(path, self._python, self.environment, self._fork_server)
 
     async def events(self, handle: str) -> list[Event]:
         return JobFolder(Path(handle)).events()
@@ -312,14 +280,14 @@ class ProcessBackend:
         if not path.exists():
             return
         async with exclusive(path.parent):
-            if JobFolder(path).is_held_by(self._holder):
+            if JobFolder(path).is_held_by(self.holder):
                 self.end(path)
             with suppress(OSError):
                 path.parent.rmdir()  # fails if a later attempt has its group there
 
     def signal(self, path: Path, names: Collection[ReplicaName], number: signal.Signals) -> None:
         """Send a signal to these replicas of the group in the folder ``path``, if they run."""
-        records = self._supervisor(path).records()
+        records = self.supervisor(path).records()
         running = [records[str(name)] for name in names if str(name) in records]
         send([int(each["pid"]) for each in running if each["running"]], number)
 
@@ -327,16 +295,15 @@ class ProcessBackend:
         """End every process of the group, then remove its folder."""
         folder = JobFolder(path)
         folder.mark_ending()
-        self._supervisor(path).end()
+        self.supervisor(path).end()
 
 
 class ProcessClaim:
     """Exclusive access to the groups of the plan's job."""
 
-    def __init__(self, backend: ProcessBackend, plan: ProcessPlan, holder: str) -> None:
+    def __init__(self, backend: ProcessBackend, plan: ProcessPlan) -> None:
         self._backend = backend
         self._plan = plan
-        self._holder = holder
 
     async def find(self) -> ExistingGroup | None:
         """The first group in the job's folder."""
@@ -344,8 +311,8 @@ class ProcessClaim:
         if path is None:
             return None
         folder = JobFolder(path)
-        if not folder.is_of_this_version() or not folder.matches(self._plan.description):
-            return ExistingGroup(handle=str(path), matches=False, created=0.0, events=(), seen={})
+        if not folder.matches(self._plan.description):
+            return ExistingGroup(handle=str(path), matches=False)
         group = self._backend.group(path)
         return ExistingGroup(
             handle=str(path),
@@ -357,9 +324,13 @@ class ProcessClaim:
 
     async def create(self) -> str:
         """Start all replicas, or none."""
-        plan = self._plan
+        plan, folder = self._plan, JobFolder(self._plan.folder)
         try:
-            return await self._create()
+            JobFolder.make(plan.folder, plan.job, self._backend.holder)
+            await self._backend.group(plan.folder).start_all()
+            folder.append([Event(event=EventType.START, at=time.time())], known=0)
+            folder.mark_started(plan.description)
+            return plan.handle
         except BaseException:  # also a timeout or a signal: no replica may be left running
             if plan.folder.exists():
                 self._backend.end(plan.folder)
@@ -367,21 +338,11 @@ class ProcessClaim:
                 plan.folder.parent.rmdir()
             raise
 
-    async def _create(self) -> str:
-        plan = self._plan
-        with reserved_addresses(plan.job, plan.handle) as (addresses, ports):
-            JobFolder.make(plan.folder, plan.job, addresses, self._holder)
-            folder, group = JobFolder(plan.folder), self._backend.group(plan.folder)
-            await group.start(dict.fromkeys(addresses, 0), ports, wait_for_imports=True)
-        folder.append([Event(event=EventType.START, at=time.time())], known=0)
-        folder.mark_started(plan.description)
-        return plan.handle
-
     async def adopt(self, found: ExistingGroup) -> bool:
         """Make this task try the holder of the group."""
         folder = JobFolder(Path(found.handle))
-        folder.hold(self._holder)
-        adopted = Event(event=EventType.ADOPT, at=time.time(), because=self._holder)
+        folder.hold(self._backend.holder)
+        adopted = Event(event=EventType.ADOPT, at=time.time(), because=self._backend.holder)
         while not folder.append([adopted], known=len(folder.events())):
             pass  # its previous follower has just added an event
         return True

@@ -10,7 +10,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,6 @@ from aerotrain.supervisor.protocol import LOG
 #: The bytes of each replica's log that were emitted, by the replica's name.
 Positions = dict[str, int]
 
-#: The content of the file ``layout``. A folder with another layout is of another version of
-#: aerotrain.
-LAYOUT = "3"
-
 #: Seconds between two attempts to get the lock.
 _LOCK_EVERY = 0.05
 
@@ -39,7 +35,6 @@ _EVENTS = "events.jsonl"
 class JobFolder:
     """A group's folder::
 
-    layout            the version of this layout, a number
     job.json          the job's description
     addresses.json    the address of each replica, also after restarts
     holder            the task try that holds the group
@@ -53,13 +48,10 @@ class JobFolder:
     path: Path
 
     @classmethod
-    def make(cls, path: Path, job: Job, addresses: dict[ReplicaName, str], holder: str) -> None:
+    def make(cls, path: Path, job: Job, holder: str) -> None:
         """Make the folder of a new group that is not started yet."""
         path.mkdir(parents=True)
-        (path / "layout").write_text(LAYOUT)
         (path / "job.json").write_text(job.to_json())
-        by_name = {str(name): address for name, address in addresses.items()}
-        (path / "addresses.json").write_text(json.dumps(by_name))
         cls(path).hold(holder)
 
     @property
@@ -75,8 +67,9 @@ class JobFolder:
     def attempt(self) -> str:
         return self.path.name
 
-    def is_of_this_version(self) -> bool:
-        return self._read("layout") == LAYOUT
+    def keep_addresses(self, addresses: Mapping[ReplicaName, str]) -> None:
+        by_name = {str(name): address for name, address in addresses.items()}
+        self._write("addresses.json", json.dumps(by_name))
 
     def addresses(self) -> dict[ReplicaName, str]:
         by_name = json.loads((self.path / "addresses.json").read_text())

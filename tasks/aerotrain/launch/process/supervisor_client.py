@@ -23,10 +23,10 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.supervisor.fork_rules import import_variables
-from aerotrain.supervisor.processes import is_alive, send, umask
+from aerotrain.supervisor.processes import is_alive, send, umask, wait_until
 from aerotrain.supervisor.protocol import (
+    ANSWER_SECONDS,
     LOCK,
-    MOST_DESCRIPTORS,
     Start,
     ask,
     runtime_folder,
@@ -39,9 +39,6 @@ IDLE = 600.0
 
 #: Seconds for its imports, on a busy machine.
 _IMPORT_SECONDS = 180.0
-
-#: Seconds for an answer: a supervisor handles one request at a time; ending all takes longest.
-_ANSWER_SECONDS = 10.0
 
 #: Seconds for a supervisor to start: it imports little.
 _START_SECONDS = 60.0
@@ -70,23 +67,16 @@ class ForkServer:
         of = [str(self.root), self.python, sorted(import_variables(self.environment).items())]
         return runtime_folder() / f"warm-{hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]}"
 
-    async def fork_supervisor(self, folder: Path, *, wait: bool) -> bool:
+    async def fork_supervisor(self, folder: Path) -> bool:
         """Fork the supervisor of the job in ``folder``; False if that is not possible.
 
-        With ``wait`` a missing server is started, and its imports are waited for.
+        A missing server is started, and its imports are waited for.
         """
-        request = {
-            "folder": str(folder),
-            "environment": dict(self.environment),
-            "umask": umask(),
-        }
         until = time.monotonic() + _IMPORT_SECONDS
         server: subprocess.Popen[bytes] | None = None
         while time.monotonic() < until:
-            if self._fork(request):
+            if self._fork(folder):
                 return True
-            if not wait:
-                return False
             if server is None:
                 server = self._run()
             elif server.poll() not in (None, 0):
@@ -97,9 +87,11 @@ class ForkServer:
             await asyncio.sleep(_POLL_EVERY)
         return False
 
-    def _fork(self, request: Mapping[str, Any]) -> bool:
+    def _fork(self, folder: Path) -> bool:
         with suppress(OSError):
-            return "pid" in ask(self.socket, request, seconds=_ANSWER_SECONDS)
+            environment = dict(self.environment)
+            asked = {"folder": str(folder), "environment": environment, "umask": umask()}
+            return "pid" in ask(self.socket, **asked)
         return False
 
     @property
@@ -202,10 +194,8 @@ class SupervisorClient:
         """The pid of the supervisor, if it is running."""
         return holder_of(self._folder / LOCK)
 
-    async def start_supervisor(self, *, warm: bool, wait: bool) -> str | None:
-        """Start a supervisor, unless one is running.
-
-        ``warm`` requests a forked one; ``wait`` waits for the imports of the fork server.
+    async def start_supervisor(self, *, warm: bool) -> str | None:
+        """Start a supervisor, unless one is running; ``warm`` requests a forked one.
 
         Returns:
             Why the servers of its replicas will be open to the network, if they will be.
@@ -218,7 +208,7 @@ class SupervisorClient:
         if self.pid() is not None:
             return None
         server = self._fork_server if warm else None
-        if server is None or not await server.fork_supervisor(self._folder, wait=wait):
+        if server is None or not await server.fork_supervisor(self._folder):
             self._run()
         until = time.monotonic() + _START_SECONDS
         while (answer := self._answer()) is None:
@@ -260,26 +250,33 @@ class SupervisorClient:
 
     def _answer(self) -> dict[str, Any] | None:
         with suppress(OSError):
-            return ask(socket_of(self._folder), {"do": "observe"}, seconds=_ANSWER_SECONDS)
+            return self._ask("observe")
         return None
+
+    def _ask(self, do: str, **request: Any) -> dict[str, Any]:
+        return ask(socket_of(self._folder), do=do, **request)
+
+    def reserve(self, count: int) -> list[int]:
+        """Ports of loopback that the supervisor holds for as long as it runs.
+
+        Raises:
+            OSError: there is no supervisor, or not enough ports are free.
+        """
+        return list(self._ask("reserve", count=count)["ports"])
 
     def start(self, replicas: Sequence[Start], ports: Sequence[int]) -> None:
         """Start these replicas; those that still run are ended first.
 
-        ``ports`` are open locks that the supervisor holds for as long as it runs.
+        ``ports`` are those of the whole job, which an earlier supervisor may have reserved.
 
         Raises:
-            OSError: there is no supervisor, or the machine lacks resources.
+            OSError: there is no supervisor, a port was taken, or the machine lacks resources.
         """
-        socket = socket_of(self._folder)
-        for first in range(0, len(ports), MOST_DESCRIPTORS):
-            some = ports[first : first + MOST_DESCRIPTORS]
-            ask(socket, {"do": "observe"}, descriptors=some, seconds=_ANSWER_SECONDS)
-        request = {"do": "start", "replicas": [asdict(each) for each in replicas]}
-        until = time.monotonic() + _ANSWER_SECONDS
+        described = [asdict(each) for each in replicas]
+        until = time.monotonic() + ANSWER_SECONDS
         while True:
             try:
-                ask(socket, request, seconds=_ANSWER_SECONDS)
+                self._ask("start", replicas=described, ports=list(ports))
                 return
             except ConnectionError:  # not read, so sending it again starts nothing twice
                 if self.pid() is None or time.monotonic() > until:
@@ -288,12 +285,10 @@ class SupervisorClient:
 
     def records(self) -> dict[str, Any]:
         """The record of each replica by name; if the supervisor has ended, its last status."""
-        until = time.monotonic() + _ANSWER_SECONDS
+        until = time.monotonic() + ANSWER_SECONDS
         while self.pid() is not None:
             with suppress(OSError):
-                request = {"do": "observe"}
-                found = ask(socket_of(self._folder), request, seconds=_ANSWER_SECONDS)["replicas"]
-                return dict(found)
+                return dict(self._ask("observe")["replicas"])
             if time.monotonic() > until:
                 self._kill()  # a frozen supervisor leaves its replicas unobserved
             time.sleep(_POLL_EVERY)  # it is still starting, or has just ended
@@ -307,8 +302,7 @@ class SupervisorClient:
         """
         supervisor = self.pid()
         with suppress(OSError):
-            request = {"do": "end", "remove": True}
-            ask(socket_of(self._folder), request, seconds=_ANSWER_SECONDS)
+            self._ask("end")
         self._kill()
         if supervisor is not None:
             _wait_for_end([supervisor])
@@ -325,6 +319,4 @@ class SupervisorClient:
 
 
 def _wait_for_end(processes: Sequence[int]) -> None:
-    until = time.monotonic() + _KILL_SECONDS
-    while any(map(is_alive, processes)) and time.monotonic() < until:
-        time.sleep(_POLL_EVERY)
+    wait_until(lambda: not any(map(is_alive, processes)), _KILL_SECONDS)
