@@ -13,7 +13,7 @@ from aerotrain.contract.steps import ExportArguments, Format
 from aerotrain.data.dataset import Feature, load_dataset
 from aerotrain.evaluation import evaluate
 from aerotrain.serving import export
-from aerotrain.serving.formats.converter import check_installed, compare, convert, predictor
+from aerotrain.serving.formats import check_installed, compare, convert, predictor
 from aerotrain.serving.servable import Servable
 from aerotrain.serving.served import Served
 from aerotrain.store import MANIFEST, fetch, open_store
@@ -147,9 +147,9 @@ def test_a_difference_is_measured_in_the_range_of_an_output():
     expected = [{"p": np.array([[0.0, 10.0], [10.0, 0.0]]), "q": np.array([1.0, 1.0])}]
     given = [{"p": np.array([[1.0, 10.0], [4.0, 6.0]]), "q": np.array([1.0, 1.5])}]
     found = compare(expected, given, 0.5, quantized=True)
-    assert (found.records, found.same_class) == (2, 0.5)
-    assert found.mean_difference == pytest.approx((0.1 + 0 + 0.6 + 0.6) / 4)
-    assert found.largest_difference == pytest.approx(0.6)
+    assert (found["records"], found["same_class"]) == (2, 0.5)
+    assert found["mean_difference"] == pytest.approx((0.1 + 0 + 0.6 + 0.6) / 4)
+    assert found["largest_difference"] == pytest.approx(0.6)
     with pytest.raises(
         FinalError, match=r"'p', 'q' differ from .* more than the tolerance of 0.01"
     ):
