@@ -124,11 +124,6 @@ def test_each_of_several_reasons_is_a_line_of_the_log_and_the_error_is_short(cap
     assert short.endswith(reasons[0])
 
 
-def test_a_metric_that_is_no_finite_number_fails_the_evaluation():
-    [sentence] = evaluate.not_finite({"accuracy": 0.9, "loss": float("nan")})
-    assert sentence.startswith("loss is nan, no finite number: look for missing values")
-
-
 def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_path, caplog):
     columns = ("Monthly Spend", "Monthly_Spend", "größe", "a-b", "x:y", "_z", "Age", "age")
     columns += ("class", "c\\d", "e/f>g", "address.city", "2nd")
@@ -170,12 +165,6 @@ def test_records_are_grouped_by_single_values_only(digits, trained):
         replica = digits.replica("evaluate", group, model=trained, data=digits.data, group=group)
         with pytest.raises(FinalError, match=reason):
             evaluate.run(replica)
-
-
-def test_a_missing_split_is_refused_and_the_nearest_name_suggested(digits, trained):
-    replica = digits.replica("evaluate", "s", model=trained, data=digits.data, split="tests")
-    with pytest.raises(FinalError, match="no split 'tests', did you mean 'test'"):
-        evaluate.run(replica)
 
 
 #: A user's program that has TensorFlow and the model, but neither Keras nor this project.
