@@ -160,20 +160,6 @@ def test_a_column_that_gives_the_label_away_is_named_and_one_that_helps_is_not()
     assert [each.split("'")[1] for each in leaking_columns(given, price)] == ["net"]
 
 
-def test_each_picture_has_a_scale_on_both_axes():
-    y = RANDOM.permutation(np.arange(1000) % 2)
-    numbers = RANDOM.normal(size=(500, 1))
-    page = shown_of(seen(y, y[:, None] * 1.0).outputs["predictions"])
-    page += shown_of(seen(numbers, numbers).outputs["predictions"])
-    upwards = re.findall(r'class="up-name">(.*?)</div><div class="up">(.*?)</div>', page)
-    across = re.findall(r'class="across">(.*?)</div><div class="across-name">(.*?)</div>', page)
-    shares = "<span>0</span><span>0.5</span><span>1</span>"
-    assert upwards[:2] == [("observed share", shares), ("share", shares)]
-    assert across[:2] == [(shares, "predicted probability"), (shares, "threshold of 1")]
-    assert (upwards[2][0], across[2][1]) == ("prediction", "target")
-    assert upwards[2][1] == across[2][0]  # the least and the greatest number
-
-
 def test_long_lists_say_how_long_they_are():
     numbers = seen(RANDOM.normal(size=(5000, 1)), RANDOM.normal(size=(5000, 1)))
     assert "A random sample of 2,000 of 5,000 records" in shown_of(numbers.outputs["predictions"])

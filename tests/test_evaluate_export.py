@@ -30,7 +30,7 @@ from aerotrain.serving.versions import claim_version
 from aerotrain.standalone.cli import main
 from aerotrain.store import MANIFEST, open_store
 from aerotrain.training.input.batches import RecordFiles, batch_spec, first_records, parse
-from aerotrain.training.input.shards import download, enough
+from aerotrain.training.input.shards import download
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.train import run as train
@@ -112,16 +112,6 @@ def test_a_model_is_compared_with_the_newest_version_that_is_exported(
     assert document["passed"] is False
     with pytest.raises(FinalError, match=r"the baseline file:.*/7 cannot be loaded: "):
         evaluated("no-version", trained, baseline=f"{version.rpartition('/')[0]}/7")
-
-
-def test_each_of_several_reasons_is_a_line_of_the_log_and_the_error_is_short(capsys):
-    reasons = ["accuracy of town=Graz is 0.8", "mae is 7"]
-    assert evaluate.refused(reasons[:1]) == reasons[0]
-    assert capsys.readouterr().out == ""
-    short = evaluate.refused(reasons)
-    assert capsys.readouterr().out.splitlines() == [f"refused: {each}" for each in reasons]
-    assert short.startswith("2 reasons against the model")
-    assert short.endswith(reasons[0])
 
 
 def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_path, caplog):
@@ -388,10 +378,3 @@ def test_records_beyond_a_bound_of_disk_are_compared_and_removed_before_the_next
     assert [part.name for part in (tmp_path / "check").iterdir()] == ["000000"]
     assert not list(replica.scratch.rglob("00000?"))
     assert capsys.readouterr().out.count("both signatures give the same predictions") == 2
-
-
-def test_only_as_many_shards_are_read_as_the_check_needs(digits):
-    shards = load_dataset(digits.data).splits["test"].shards
-    assert enough(shards, 1) == list(shards[:1])
-    assert enough(shards, shards[0].records + 1) == list(shards[:2])
-    assert enough(shards, 10**6) == list(shards)

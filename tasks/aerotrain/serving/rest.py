@@ -97,17 +97,20 @@ def _array(name: str, values: Any, feature: Feature) -> Any:
     except ValueError:  # lists and values at one level
         nested = np.empty(1, dtype=object)
         nested[0] = values
-    per_record = max(1, prod(nested.shape[1:]))
-    converted: list[Any] = []
+    kinds = {"string": (bytes,), "bool": (bool,)}
+    accepted = kinds.get(feature.dtype, (int, float) if "float" in feature.dtype else (int,))
+    converted = []
     for place, value in enumerate(nested.ravel().tolist()):
-        try:
-            converted.append(_value(value, feature.dtype))
-        except ValueError as error:
+        found = _bytes_of(value) if feature.dtype == "string" else value
+        if type(found) not in accepted:
             shown = json.dumps(value)
             raise BadRequestError(
-                f"the input {name!r} of record {place // per_record}, counted from 0: "
-                f"{shown if len(shown) <= 200 else f'{shown[:200]}…'} is {error}"
-            ) from error
+                f"the input {name!r} of record {place // max(1, prod(nested.shape[1:]))}, counted "
+                f"from 0: {shown if len(shown) <= 200 else f'{shown[:200]}…'} is not of the type "
+                f"{feature.dtype}, or beside lists of another length; send a missing number as "
+                'NaN, and a missing text as ""'
+            )
+        converted.append(found)
     if not nested.ndim or not fits(nested.shape[1:], feature.shape):
         raise BadRequestError(
             f"the input {name!r} has the shape {nested.shape}, and must have {feature.shape} for "
@@ -120,28 +123,14 @@ def _array(name: str, values: Any, feature: Feature) -> Any:
         raise BadRequestError(f"the input {name!r} has a number beyond {dtype}: {error}") from error
 
 
-def _value(value: Any, dtype: str) -> Any:
-    """A value of JSON as one of ``dtype``. Raises ``ValueError``."""
-    if isinstance(value, list):
-        raise ValueError("a list beside lists of another length, or beside single values")
-    if dtype == "string" and _is_base64(value):
-        try:
-            return base64.b64decode(value["b64"], validate=True)
-        except binascii.Error as error:
-            raise ValueError(f"no base64: {error}") from error
-    if dtype == "string" and isinstance(value, str):
+def _bytes_of(value: Any) -> Any:
+    """A text, or bytes in base64, as bytes; anything else as it is."""
+    if isinstance(value, str):
         return value.encode()
-    if dtype == "bool" and isinstance(value, bool):
+    try:
+        return base64.b64decode(value["b64"], validate=True) if _is_base64(value) else value
+    except binascii.Error:
         return value
-    is_number = dtype not in ("string", "bool") and not isinstance(value, bool)
-    if is_number and isinstance(value, int | float if "float" in dtype else int):
-        return value
-    hint = ""
-    if value is None and dtype == "string":
-        hint = '; send a missing text as ""'
-    elif value is None and "float" in dtype:
-        hint = "; send a missing number as NaN"
-    raise ValueError(f"not of the type {dtype}{hint}")
 
 
 def response_of(outputs: Arrays, *, rows: bool) -> dict[str, Any]:
