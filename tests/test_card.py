@@ -163,8 +163,6 @@ def test_a_column_that_gives_the_label_away_is_named_and_one_that_helps_is_not()
 def test_long_lists_say_how_long_they_are():
     numbers = seen(RANDOM.normal(size=(5000, 1)), RANDOM.normal(size=(5000, 1)))
     assert "A random sample of 2,000 of 5,000 records" in shown_of(numbers.outputs["predictions"])
-    many = seen(RANDOM.integers(0, 60, 9000), RANDOM.random((9000, 60)))
-    assert "The 30 most frequent confusions" in shown_of(many.outputs["predictions"])
 
 
 def test_the_card_of_a_training_shows_its_pictures_and_nothing_from_outside(digits, trained):

@@ -126,13 +126,6 @@ def charts(output: Mapping[str, Any]) -> Iterator[str]:
     """The charts and tables of one output of a card, as markup."""
     if counts := output.get("confusion"):
         yield _matrix(counts, [text(str(each), 40) for each in output["classes"]])
-    if found := output.get("confusions"):
-        rows = []
-        for each in found:
-            names = [isolated(each[name], 60) for name in ("label", "predicted")]
-            rows.append([*names, f"{each['records']:,} of {each['of']:,}"])
-        title = f"The {len(found)} most frequent confusions"
-        yield f"<div><h3>{title}</h3>{table(rows, ['label', 'predicted', 'records'], 'text')}</div>"
     if (found := output.get("calibration")) and found["bins"]:
         most = max(each["records"] for each in found["bins"])
         dots = (

@@ -28,13 +28,10 @@ from aerotrain.training.input.shards import TRAIN_SPLIT, enough
 SAMPLE, _FEWEST = 5000, 200
 
 #: Bins of predicted probabilities, for calibration and for thresholds.
-BINS, THRESHOLDS = 10, 100
+_BINS, _THRESHOLDS = 10, 100
 
-#: The most classes of which errors are counted, and of which all of them are stored.
+#: The most classes of an output that is looked at, and of which the confusions are stored.
 _MOST_CLASSES, _STORED_CLASSES = 2000, 50
-
-#: The most frequent confusions that are stored of more classes.
-_CONFUSIONS = 30
 
 #: The pairs of target and prediction of a number that are kept.
 _PAIRS = 2000
@@ -131,9 +128,9 @@ class ClassOutput:
         self._names, self._is_binary = names, is_binary
         self._confusion = np.zeros((len(names), len(names)), np.int64)
         #: Records, those that are right, and the sum of probabilities, by bins.
-        self._bins = np.zeros((3, BINS))
+        self._bins = np.zeros((3, _BINS))
         #: The records of each of two classes by their probability of the second.
-        self._counts = np.zeros((2, THRESHOLDS + 1), np.int64)
+        self._counts = np.zeros((2, _THRESHOLDS + 1), np.int64)
         self._are_logits: bool | None = None
 
     def add(self, y: Floats, predicted: Floats) -> None:
@@ -146,17 +143,17 @@ class ClassOutput:
         p = self._probabilities(predicted)
         known = (labels >= 0) & (labels < len(self._names))
         if self._is_binary:
-            places = np.floor(p[:, 1] * THRESHOLDS + 1e-9).astype(int)
+            places = np.floor(p[:, 1] * _THRESHOLDS + 1e-9).astype(int)
             np.add.at(self._counts, (labels[known], places[known]), 1)
-            guesses = (places >= THRESHOLDS // 2).astype(int)
+            guesses = (places >= _THRESHOLDS // 2).astype(int)
             chances, right = p[known, 1], labels[known]
         else:
             guesses = p.argmax(axis=1)
             chances, right = p.max(axis=1), guesses == labels
         np.add.at(self._confusion, (labels[known], guesses[known]), 1)
-        bins = np.clip((chances * BINS).astype(int), 0, BINS - 1)
+        bins = np.clip((chances * _BINS).astype(int), 0, _BINS - 1)
         for sums, weights in zip(self._bins, (None, right, chances), strict=True):
-            sums += np.bincount(bins, weights, minlength=BINS)
+            sums += np.bincount(bins, weights, minlength=_BINS)
 
     def _probabilities(self, predicted: Floats) -> Floats:
         """The probability of each class: ``(records, classes)``."""
@@ -189,19 +186,7 @@ class ClassOutput:
         if self._is_binary:
             found["thresholds"] = self._thresholds()
         if len(self._names) <= _STORED_CLASSES:
-            return {**found, "confusion": self._confusion.tolist()}
-        wrong = self._confusion * (1 - np.eye(len(self._names), dtype=np.int64))
-        order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
-        found["confusions"] = [
-            {
-                "label": self._names[a],
-                "predicted": self._names[b],
-                "records": int(wrong[a, b]),
-                "of": int(self._confusion[a].sum()),
-            }
-            for a, b in zip(*np.unravel_index(order, wrong.shape), strict=True)
-            if wrong[a, b]
-        ]
+            found["confusion"] = self._confusion.tolist()
         return found
 
     def _thresholds(self) -> list[dict[str, float]]:
@@ -209,7 +194,7 @@ class ClassOutput:
         false, true = self._counts[:, ::-1].cumsum(axis=1)[:, ::-1].tolist()
         positive = max(1, int(self._counts[1].sum()))
         return [
-            {"threshold": n / THRESHOLDS, "precision": t / (t + f), "recall": t / positive}
+            {"threshold": n / _THRESHOLDS, "precision": t / (t + f), "recall": t / positive}
             for n, (f, t) in enumerate(zip(false, true, strict=True))
             if t + f
         ]
