@@ -81,7 +81,7 @@ def test_a_rollback_without_a_promotion_or_to_a_deleted_version_is_refused(versi
     promote(versions, 1, by="ann")
     promote(versions, 2, by="ann")
     versions.delete("1/manifest.json")
-    with pytest.raises(FinalError, match=r"version 1 of .* was deleted: promote another"):
+    with pytest.raises(FinalError, match="no complete version 1"):
         rollback(versions, by="ann")
 
 

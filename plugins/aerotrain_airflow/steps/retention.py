@@ -8,8 +8,7 @@ from airflow.sdk import BaseOperator, Context
 
 from aerotrain.contract.layout import path_segment
 from aerotrain.contract.retention import RetentionPolicy
-from aerotrain.retention.plan import make_plan
-from aerotrain.retention.removal import remove
+from aerotrain.retention import make_plan, remove
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.operators.task_try import translated
 from aerotrain_airflow.settings import Settings

@@ -11,13 +11,7 @@ from aerotrain.evaluation.slices import ALL
 from aerotrain.evaluation.verdicts import FAIL, PASS, TOO_FEW
 from aerotrain.pages.axis import text_of
 from aerotrain.pages.charts import DIAGONAL, GRID, SHARES, dot, interval, line, square
-from aerotrain.pages.html import document, image, isolated, table, text
-
-#: The most reasons and warnings that are shown at once, and the most confusions.
-_REASONS, _CONFUSIONS = 12, 30
-
-#: The most characters of the name of a slice.
-_NAME = 120
+from aerotrain.pages.html import document, isolated, table, text
 
 #: The least probability that is shown as a number.
 _LEAST_PROBABILITY = 0.001
@@ -41,22 +35,15 @@ def card(found: Mapping[str, Any], title: str) -> str:
             f'<h2>{_title(name)}</h2><div class="pictures">{"".join(charts(output))}</div>'
             for name, output in found["outputs"].items()
         ),
-        *(_worst(name, records) for name, records in found["worst"].items()),
         _sources(found),
     ]
     return document(f"Evaluation of {title}", "".join(parts))
 
 
 def _reasons(found: Mapping[str, Any]) -> str:
-    """The reasons of a refusal, and the warnings; where they are many, most are folded away."""
+    """The reasons of a refusal, and the warnings."""
     warned = (f"warning: {each}" for each in found["warnings"])
-    items = [f"<li>{isolated(each)}</li>" for each in [*found["failures"], *warned]]
-    first, more = items[:_REASONS], items[_REASONS:]
-    listed = f"<ul>{''.join(first)}</ul>"
-    if not more:
-        return listed
-    summary = f"<summary>{len(more):,} more of {len(items):,}</summary>"
-    return f"{listed}<details>{summary}<ul>{''.join(more)}</ul></details>"
+    return f"<ul>{''.join(f'<li>{isolated(e)}</li>' for e in [*found['failures'], *warned])}</ul>"
 
 
 def _metrics(found: Mapping[str, Any]) -> str:
@@ -75,12 +62,8 @@ def _metrics(found: Mapping[str, Any]) -> str:
 
 def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
     """The verdicts of one rule, with the interval of each slice as a chart."""
-    first = verdicts[0]
-    bound, loss, compared = (
-        first["bound"],
-        first["detectable"],
-        any(v["difference"] for v in verdicts),
-    )
+    bound, loss = verdicts[0]["bound"], verdicts[0]["detectable"]
+    compared = any(each["difference"] for each in verdicts)
     shown = [_shown(each) for each in verdicts]
     finite = [each for triple in shown for each in (*triple, bound) if math.isfinite(each)]
     span = (min(finite, default=0.0), max(finite, default=1.0))
@@ -90,7 +73,7 @@ def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
         verdict = text(each["verdict"])
         rows.append(
             [
-                isolated(_both_ends(each["slice"])),
+                isolated(each["slice"], 400),
                 f'<b class="warn">{verdict}</b>' if style == "fail" else verdict,
                 _number(each["value"]),
                 *([_number(each["baseline"])] if compared else []),
@@ -110,11 +93,6 @@ def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
         f'<h2>{isolated(name, 200)}</h2><div class="caption">{caption}</div>'
         f"{table(rows, heads, 'figures forest')}"
     )
-
-
-def _both_ends(name: str) -> str:
-    """A long name without its middle: crossed slices often differ in their last column."""
-    return name if len(name) <= _NAME else f"{name[: _NAME // 2]}…{name[-_NAME // 2 :]}"
 
 
 def _counts(verdicts: Sequence[Verdict]) -> str:
@@ -148,17 +126,6 @@ def charts(output: Mapping[str, Any]) -> Iterator[str]:
     """The charts and tables of one output of a card, as markup."""
     if counts := output.get("confusion"):
         yield _matrix(counts, [text(str(each), 40) for each in output["classes"]])
-    if found := output.get("confusions"):
-        rows = (
-            [
-                isolated(e["label"], 60),
-                isolated(e["predicted"], 60),
-                f"{e['records']:,} of {e['of']:,}",
-            ]
-            for e in found[:_CONFUSIONS]
-        )
-        title = f"The {min(_CONFUSIONS, len(found))} most frequent confusions"
-        yield f"<div><h3>{title}</h3>{table(rows, ['label', 'predicted', 'records'], 'text')}</div>"
     if (found := output.get("calibration")) and found["bins"]:
         most = max(each["records"] for each in found["bins"])
         dots = (
@@ -222,23 +189,6 @@ def _residuals(output: Mapping[str, Any]) -> str:
     rows = ([f"{float(share):.0%}", text_of(value)] for share, value in quantiles)
     listed = table(rows, ["share of records", "prediction - target up to"])
     return f"{chart}<div><h3>Residuals</h3>{listed}</div>"
-
-
-def _worst(name: str, records: Sequence[Mapping[str, Any]]) -> str:
-    """A table of the worst records of an output, with their features."""
-    columns = list(records[0]["features"]) if records else []
-    rows = (
-        [isolated(each["target"], 60), isolated(each["predicted"], 60)]
-        + [_feature(each["features"][column]) for column in columns]
-        for each in records
-    )
-    heads = ["target", "prediction", *(isolated(column, 60) for column in columns)]
-    title = f"{_title(name)}: the {counted(len(records), 'record')} of the greatest error"
-    return f"<h2>{title}</h2>{table(rows, heads, 'worst')}"
-
-
-def _feature(value: str | Mapping[str, str]) -> str:
-    return isolated(value, 200) if isinstance(value, str) else image(text(value["picture"]))
 
 
 def _sources(found: Mapping[str, Any]) -> str:

@@ -1,52 +1,55 @@
-"""What the predictions of a split show besides metrics: errors by class, calibration, thresholds.
+"""What the predictions of a split show besides metrics: errors, calibration, leaks, copies.
 
 Everything is a sum over records, or a sample of bounded size, so that a split of any size fits into
 memory. Sample weights are not used.
+
+A column leaks if it alone gives the target away, as a copy of it does, or what is known only after
+it: a table of the column's values, learned on one half of the records, predicts the other half.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from aerotrain.evaluation.leakage import SAMPLE
-from aerotrain.evaluation.records import CANDIDATE, Block
+from aerotrain.contract.errors import FinalError
+from aerotrain.data.dataset import Dataset
+from aerotrain.evaluation.records import CANDIDATE, Block, Predictor, content_of
 from aerotrain.serving.classes import are_labels
+from aerotrain.serving.servable import Servable
 from aerotrain.serving.signature import by_name
+from aerotrain.training.input.batches import Transform, first_records, parse, streamed
+from aerotrain.training.input.shards import TRAIN_SPLIT, enough
+
+#: The first records of which leaks and copies are looked for, and the fewest for leaks.
+SAMPLE, _FEWEST = 5000, 200
 
 #: Bins of predicted probabilities, for calibration and for thresholds.
-BINS, THRESHOLDS = 10, 100
+_BINS, _THRESHOLDS = 10, 100
 
-#: The most classes of which errors are counted, and of which all of them are stored.
+#: The most classes of an output that is looked at, and of which the confusions are stored.
 _MOST_CLASSES, _STORED_CLASSES = 2000, 50
 
-#: The most frequent confusions that are stored of more classes.
-_CONFUSIONS = 200
-
-#: The worst records that are kept, and the pairs of target and prediction of a number.
-WORST, _SAMPLE = 10, 2000
+#: The pairs of target and prediction of a number that are kept.
+_PAIRS = 2000
 
 #: The fewest records of a class that should be predicted at least once.
 _FEW = 10
 
-_CONSTANT = (
-    "is the same for all records: look at the learning rate, the scales of the inputs, and whether "
-    "they reach it"
-)
+#: The share of training records that may be in another split, by chance.
+_COPIED = 0.01
+
+#: Ranges of a column with more numbers, and the most classes: more values of a target are numbers.
+_RANGES, _CLASSES = 64, 50
+
+#: The share of right predictions, or of the variance that is explained, which is suspected; and of
+#: the errors of the best constant that may be left.
+_SUSPECTED, _LEFT = 0.98, 0.1
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, order=True)
-class Worst:
-    """A record that is predicted badly: its error, its place in the split, what was predicted."""
-
-    error: float
-    place: int
-    target: str = field(compare=False)
-    predicted: str = field(compare=False)
 
 
 class Diagnostics:
@@ -54,13 +57,12 @@ class Diagnostics:
 
     def __init__(self, names: Sequence[str] = (), label: str = "label") -> None:
         #: The targets of the first records, by output.
-        self.targets: dict[str, Floats] = {}
+        self.targets: dict[str, NDArray[Any]] = {}
         self._names, self._label = names, label
-        self._outputs: dict[str, ClassOutput | NumberOutput | None] = {}
+        self._found: dict[str, ClassOutput | NumberOutput | None] = {}
         #: The least and the greatest value of each output, by its place in the prediction.
         self._ranges: dict[str, tuple[Floats, Floats]] = {}
-        #: The worst records of each output, the worst first.
-        self.worst: dict[str, list[Worst]] = {}
+        self._records = 0
 
     def watched(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """The same blocks, which are added as they pass."""
@@ -68,108 +70,72 @@ class Diagnostics:
             targets = by_name(block.y)
             for name, predictions in by_name(block.predictions[CANDIDATE]).items():
                 if name in targets:
-                    self._add(name, np.asarray(targets[name]), np.asarray(predictions), block)
+                    y = np.asarray(targets[name])
+                    self._add(name, y, np.asarray(predictions), block)
                     if not block.first:
-                        self.targets[name] = np.asarray(targets[name])[:SAMPLE]
+                        self.targets[name] = y[:SAMPLE]
+            self._records += len(block.groups)
             yield block
 
     def _add(self, name: str, y: NDArray[Any], predictions: NDArray[Any], block: Block) -> None:
-        if not (_is_numeric(y) and _is_numeric(predictions)):
+        if not all(each.dtype.kind in "fiub" and each.size for each in (y, predictions)):
             return
-        predicted = predictions.astype(np.float64).reshape(len(predictions), -1)
-        if name not in self._outputs:
+        if name not in self._found:
             predicts_label = self._names and are_labels(y, np.asarray(block.features[self._label]))
-            names = self._names if predicts_label else ()
-            self._outputs[name] = _output_of(y, predictions, names)
-        output = self._outputs[name]
+            self._found[name] = _output_of(y, predictions, self._names if predicts_label else ())
+        output = self._found[name]
         if output is None:
             return
+        predicted = predictions.astype(np.float64).reshape(len(predictions), -1)
         least, greatest = self._ranges.get(name, (predicted[0], predicted[0]))
         self._ranges[name] = (
             np.minimum(least, predicted.min(axis=0)),
             np.maximum(greatest, predicted.max(axis=0)),
         )
-        targets = y.astype(np.float64).reshape(len(y), -1)
-        errors = output.add(targets, predicted)
-        found = [
-            Worst(
-                float(errors[row]), block.first + row, *output.shown(targets[row], predicted[row])
-            )
-            for row in np.argsort(-errors, kind="stable")[:WORST].tolist()
-        ]
-        both = [*self.worst.get(name, []), *found]
-        self.worst[name] = sorted(both, key=lambda each: (-each.error, each.place))[:WORST]
+        output.add(y.astype(np.float64).reshape(len(y), -1), predicted)
 
     @property
     def outputs(self) -> dict[str, dict[str, Any]]:
         """What was found of each output, as JSON."""
-        return {name: each.to_dict() for name, each in self._outputs.items() if each is not None}
+        return {name: each.to_dict() for name, each in self._found.items() if each is not None}
 
     def warnings(self) -> list[str]:
         """One sentence for each thing that looks wrong."""
         found = []
-        for name, output in self._outputs.items():
+        for name, output in self._found.items():
             title = "the output" if name == "predictions" else f"the output {name!r}"
-            if output is not None:
-                found += [f"{title} {each}" for each in output.warnings()]
-                if len(self.worst[name]) > 1 and np.allclose(*self._ranges[name], atol=0):
-                    found.append(f"{title} {_CONSTANT}")
+            if isinstance(output, ClassOutput) and (never := output.never_predicted()):
+                found.append(f"{title} never predicts classes of which there are records: {never}")
+            several = output is not None and self._records > 1
+            if several and np.allclose(*self._ranges[name], atol=0):
+                found.append(
+                    f"{title} is the same for all records: look at the learning rate, the scales "
+                    "of the inputs, and whether they reach it"
+                )
         return found
-
-
-def _is_numeric(values: NDArray[Any]) -> bool:
-    return values.dtype.kind in "fiub" and values.size > 0
-
-
-class Calibration:
-    """How often predictions of a probability are right, by bins of the probability.
-
-    The expected calibration error is the mean distance of the two, weighted by records
-    (C. Guo et al., On Calibration of Modern Neural Networks, 2017).
-    """
-
-    def __init__(self) -> None:
-        self._records, self._right, self._sums = (np.zeros(BINS) for _ in range(3))
-
-    def add(self, probabilities: Floats, right: NDArray[Any]) -> None:
-        bins = np.clip((probabilities * BINS).astype(int), 0, BINS - 1)
-        self._records += np.bincount(bins, minlength=BINS)
-        self._right += np.bincount(bins, right, minlength=BINS)
-        self._sums += np.bincount(bins, probabilities, minlength=BINS)
-
-    def to_dict(self) -> dict[str, Any]:
-        known = self._records > 0
-        each = np.maximum(self._records, 1)
-        predicted, observed = self._sums / each, self._right / each
-        distance = float((np.abs(predicted - observed) * self._records).sum())
-        return {
-            "bins": [
-                {"records": int(n), "predicted": float(p), "observed": float(o)}
-                for n, p, o in np.stack([self._records, predicted, observed], axis=1)[known]
-            ],
-            "expected_calibration_error": distance / max(1.0, float(self._records.sum())),
-        }
 
 
 class ClassOutput:
     """Probabilities, or logits, of several classes, or a single one of the second of two.
 
-    An output gathers sums: ``add`` returns the error of each record, which is greater the worse it
-    is predicted; ``shown`` are the target and the prediction of one record as texts; ``to_dict`` is
-    what was found as JSON, and ``warnings`` say in sentences that follow the output's name what
-    looks wrong.
+    ``to_dict`` has the confusions of labels and predictions, for two classes precision and recall
+    by threshold, and the calibration: how often predictions of a probability are right, by bins of
+    the probability. The expected calibration error is the mean distance of the two, weighted by
+    records (C. Guo et al., On Calibration of Modern Neural Networks, 2017).
     """
 
     def __init__(self, names: Sequence[str], *, is_binary: bool) -> None:
         self._names, self._is_binary = names, is_binary
-        self._calibration = Calibration()
         self._confusion = np.zeros((len(names), len(names)), np.int64)
+        #: Records, those that are right, and the sum of probabilities, by bins.
+        self._bins = np.zeros((3, _BINS))
         #: The records of each of two classes by their probability of the second.
-        self._counts = np.zeros((2, THRESHOLDS + 1), np.int64)
+        self._counts = np.zeros((2, _THRESHOLDS + 1), np.int64)
         self._are_logits: bool | None = None
 
-    def add(self, y: Floats, predicted: Floats) -> Floats:
-        labels = _labels(y)
+    def add(self, y: Floats, predicted: Floats) -> None:
+        """Add records; targets are the numbers of classes ``(records, 1)``, or one-hot."""
+        labels = (y.argmax(axis=1) if y.shape[1] > 1 else y[:, 0]).astype(np.int64)
         if self._are_logits is None:
             is_whole = np.allclose(predicted.sum(axis=1), 1, atol=0.02)
             in_range = (predicted <= 1).all() if self._is_binary else is_whole
@@ -177,15 +143,17 @@ class ClassOutput:
         p = self._probabilities(predicted)
         known = (labels >= 0) & (labels < len(self._names))
         if self._is_binary:
-            places = np.floor(p[:, 1] * THRESHOLDS + 1e-9).astype(int)
+            places = np.floor(p[:, 1] * _THRESHOLDS + 1e-9).astype(int)
             np.add.at(self._counts, (labels[known], places[known]), 1)
-            guesses = (places >= THRESHOLDS // 2).astype(int)
-            self._calibration.add(p[known, 1], labels[known])
+            guesses = (places >= _THRESHOLDS // 2).astype(int)
+            chances, right = p[known, 1], labels[known]
         else:
             guesses = p.argmax(axis=1)
-            self._calibration.add(p.max(axis=1), guesses == labels)
+            chances, right = p.max(axis=1), guesses == labels
         np.add.at(self._confusion, (labels[known], guesses[known]), 1)
-        return 1 - np.where(known, p[np.arange(len(p)), np.where(known, labels, 0)], 0)
+        bins = np.clip((chances * _BINS).astype(int), 0, _BINS - 1)
+        for sums, weights in zip(self._bins, (None, right, chances), strict=True):
+            sums += np.bincount(bins, weights, minlength=_BINS)
 
     def _probabilities(self, predicted: Floats) -> Floats:
         """The probability of each class: ``(records, classes)``."""
@@ -200,34 +168,25 @@ class ClassOutput:
             p /= p.sum(axis=1, keepdims=True)
         return p
 
-    def shown(self, y: Floats, predicted: Floats) -> tuple[str, str]:
-        p, [label] = self._probabilities(predicted[None])[0], _labels(y[None]).tolist()
-        name = self._names[label] if 0 <= label < len(self._names) else str(label)
-        return name, f"{self._names[int(p.argmax())]}: {p.max():.1%}"
-
     def to_dict(self) -> dict[str, Any]:
+        records, right, sums = self._bins[:, self._bins[0] > 0]
+        predicted, observed = sums / records, right / records
+        distance = float((np.abs(predicted - observed) * records).sum())
         found: dict[str, Any] = {
             "kind": "binary" if self._is_binary else "classes",
             "classes": list(self._names),
-            "calibration": self._calibration.to_dict(),
+            "calibration": {
+                "bins": [
+                    {"records": int(n), "predicted": float(p), "observed": float(o)}
+                    for n, p, o in zip(records, predicted, observed, strict=True)
+                ],
+                "expected_calibration_error": distance / max(1.0, float(records.sum())),
+            },
         }
         if self._is_binary:
             found["thresholds"] = self._thresholds()
         if len(self._names) <= _STORED_CLASSES:
-            return {**found, "confusion": self._confusion.tolist()}
-        wrong = self._confusion * (1 - np.eye(len(self._names), dtype=np.int64))
-        order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
-        pairs = zip(*np.unravel_index(order, wrong.shape), strict=True)
-        found["confusions"] = [
-            {
-                "label": self._names[a],
-                "predicted": self._names[b],
-                "records": int(wrong[a, b]),
-                "of": int(self._confusion[a].sum()),
-            }
-            for a, b in pairs
-            if wrong[a, b]
-        ]
+            found["confusion"] = self._confusion.tolist()
         return found
 
     def _thresholds(self) -> list[dict[str, float]]:
@@ -235,31 +194,25 @@ class ClassOutput:
         false, true = self._counts[:, ::-1].cumsum(axis=1)[:, ::-1].tolist()
         positive = max(1, int(self._counts[1].sum()))
         return [
-            {"threshold": n / THRESHOLDS, "precision": t / (t + f), "recall": t / positive}
+            {"threshold": n / _THRESHOLDS, "precision": t / (t + f), "recall": t / positive}
             for n, (f, t) in enumerate(zip(false, true, strict=True))
             if t + f
         ]
 
-    def warnings(self) -> Iterator[str]:
+    def never_predicted(self) -> str:
+        """The classes that are never predicted, with their records; empty if there are none."""
         predicted, records = self._confusion.sum(axis=0), self._confusion.sum(axis=1)
         never = [
             f"{name} ({has:,})"
             for name, times, has in zip(self._names, predicted, records, strict=True)
             if not times and has >= _FEW
         ]
-        if never:
-            more = f" and {len(never) - 5} more" if len(never) > 5 else ""
-            shown = ", ".join(never[:5]) + more
-            yield f"never predicts classes of which there are records: {shown}"
-
-
-def _labels(y: Floats) -> NDArray[np.int64]:
-    """The number of each class, which is one-hot or itself."""
-    return (y.argmax(axis=1) if y.shape[1] > 1 else y[:, 0]).astype(np.int64)
+        more = f" and {len(never) - 5} more" if len(never) > 5 else ""
+        return ", ".join(never[:5]) + more
 
 
 class NumberOutput:
-    """A number that is to be near its target."""
+    """A number that is to be near its target: a random sample of both, and their differences."""
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(0)
@@ -267,33 +220,27 @@ class NumberOutput:
         self._pairs: Floats = np.zeros((0, 2))
         self._records = 0
 
-    def add(self, y: Floats, predicted: Floats) -> Floats:
+    def add(self, y: Floats, predicted: Floats) -> None:
+        """Add records, ``(records, 1)`` each."""
         keys = np.concatenate([self._keys, self._random.random(len(y))])
         pairs = np.concatenate([self._pairs, np.stack([y[:, 0], predicted[:, 0]], axis=1)])
-        chosen = np.sort(np.argsort(keys, kind="stable")[:_SAMPLE])
+        chosen = np.sort(np.argsort(keys, kind="stable")[:_PAIRS])
         self._keys, self._pairs = keys[chosen], pairs[chosen]
         self._records += len(y)
-        return np.abs(np.nan_to_num(y[:, 0] - predicted[:, 0], nan=np.inf))
-
-    def shown(self, y: Floats, predicted: Floats) -> tuple[str, str]:
-        return f"{y[0]:.6g}", f"{predicted[0]:.6g}"
 
     def to_dict(self) -> dict[str, Any]:
-        residuals = self._pairs[:, 1] - self._pairs[:, 0]
-        known = np.isfinite(self._pairs).all(axis=1)
+        pairs = self._pairs[np.isfinite(self._pairs).all(axis=1)]
         shares = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-        values = np.quantile(residuals[known], shares) if known.any() else np.full(7, np.nan)
+        residuals = pairs[:, 1] - pairs[:, 0]
+        values = np.quantile(residuals, shares) if len(pairs) else np.full(7, np.nan)
         return {
             "kind": "number",
             "records": self._records,
-            "sample": [[float(a), float(b)] for a, b in self._pairs[known]],
+            "sample": pairs.tolist(),
             "residual_quantiles": {
                 f"{share:g}": float(value) for share, value in zip(shares, values, strict=True)
             },
         }
-
-    def warnings(self) -> Iterator[str]:
-        return iter(())
 
 
 def _output_of(
@@ -316,3 +263,137 @@ def _output_of(
         return None
     known = names if len(names) == width else [*map(str, range(width))]
     return ClassOutput(known, is_binary=False)
+
+
+# --- leaks and copies
+
+
+def leaks_of(
+    diagnostics: Diagnostics,
+    model: keras.Model,
+    transform: Transform,
+    dataset: Dataset,
+    split: str,
+    *,
+    url: str,
+    scratch: Path,
+) -> list[str]:
+    """A sentence for each column that gives a target in the split away.
+
+    Only columns of single values that predictions need are looked at. The first shards of the
+    ``dataset`` at ``url`` are downloaded below ``scratch``.
+    """
+    try:
+        needed = Servable(model, transform, dataset.schema).needed
+    except FinalError:
+        return []  # predictions depend on no column: the export says so
+    scalars = {name: each for name, each in needed.items() if not each.shape}
+    if not scalars:
+        return []
+    with streamed(url, enough(dataset.splits[split].shards, SAMPLE), scratch) as files:
+        columns = {
+            name: np.asarray(each)
+            for name, each in parse(first_records(files, SAMPLE), scalars).items()
+        }
+    leaks = [each for y in diagnostics.targets.values() for each in leaking_columns(columns, y)]
+    return list(dict.fromkeys(leaks))
+
+
+def copies_of(
+    predictor: Predictor,
+    transform: Transform,
+    dataset: Dataset,
+    split: str,
+    *,
+    url: str,
+    scratch: Path,
+) -> list[str]:
+    """A sentence if records of the training are also in the split that ``predictor`` predicted."""
+    if split == TRAIN_SPLIT or TRAIN_SPLIT not in dataset.splits:
+        return []
+    with streamed(url, enough(dataset.splits[TRAIN_SPLIT].shards, SAMPLE), scratch) as files:
+        features = parse(first_records(files, SAMPLE), dataset.schema)
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(transform(features))
+    contents = content_of((x, y))
+    return [] if contents is None else copied(split, *predictor.chosen(np.asarray(contents)))
+
+
+def copied(split: str, of_training: NDArray[np.int64], contents: NDArray[np.int64]) -> list[str]:
+    """A sentence if records of the training are also in ``split``, by the contents of some.
+
+    Records of a few values are often equal, and are not looked at.
+    """
+    if not len(of_training) or len(np.unique(of_training)) <= len(of_training) / 2:
+        return []
+    share = float(np.isin(of_training, contents).mean())
+    if share < _COPIED:
+        return []
+    return [
+        f"{share:.1%} of {len(of_training):,} records of the training are also in the split "
+        f"{split!r}, as far as the model sees, so the metrics are better than those of new "
+        "records: give copies one key or remove them from the data, or let the transform keep "
+        "what distinguishes them"
+    ]
+
+
+def leaking_columns(columns: Mapping[str, NDArray[Any]], y: NDArray[Any]) -> list[str]:
+    """One sentence for each column ``(records,)`` that alone predicts the target ``y``.
+
+    ``y`` are classes ``(records,)`` or ``(records, classes)``, or numbers ``(records,)``.
+    """
+    if y.ndim > 1 and y.shape[1] > 1:
+        y = y.argmax(axis=1)
+    y = y.reshape(-1)
+    if len(y) < _FEWEST or y.dtype.kind not in "fiub":
+        return []
+    target = y.astype(np.float64)
+    are_classes = len(np.unique(target)) <= _CLASSES and not (target % 1).any()
+    score, what = (_accuracy, "labels") if are_classes else (_explained, "variance")
+    found = []
+    for name, values in columns.items():
+        values = values[: len(y)]
+        if values.ndim != 1 or len(values) != len(y):
+            continue
+        share, constant = score(_parts(values), target)
+        if share >= _SUSPECTED and 1 - share <= _LEFT * (1 - constant):
+            found.append(
+                f"the column {name!r} alone predicts {share:.1%} of the {what}: make sure that it "
+                "is known when predictions are made, and not made of the label"
+            )
+    return found
+
+
+def _parts(values: NDArray[Any]) -> NDArray[np.int64]:
+    """The number of the value, or of the range of values, of each record."""
+    unique, places = np.unique(values, return_inverse=True)
+    if values.dtype.kind in "fiu" and len(unique) > _RANGES:
+        numbers = np.nan_to_num(values.astype(np.float64), nan=np.inf)
+        shares = np.arange(1, _RANGES) / _RANGES
+        edges = np.unique(np.quantile(numbers[np.isfinite(numbers)], shares))
+        return np.searchsorted(edges, numbers, side="right")
+    return places
+
+
+def _accuracy(parts: NDArray[np.int64], y: NDArray[Any]) -> tuple[float, float]:
+    """The share of right labels in one half, by the most frequent label of each part of the other.
+
+    Also that of the most frequent label of all.
+    """
+    classes, labels = np.unique(y, return_inverse=True)
+    counts = np.zeros((parts.max() + 1, len(classes)), np.int64)
+    np.add.at(counts, (parts[::2], labels[::2]), 1)
+    most = counts.sum(axis=0).argmax()
+    best = np.where(counts.any(axis=1), counts.argmax(axis=1), most)
+    return float((best[parts[1::2]] == labels[1::2]).mean()), float((labels[1::2] == most).mean())
+
+
+def _explained(parts: NDArray[np.int64], y: NDArray[Any]) -> tuple[float, float]:
+    """The share of the variance of one half that the means of the parts of the other explain."""
+    sums, counts = np.zeros(parts.max() + 1), np.zeros(parts.max() + 1)
+    np.add.at(sums, parts[::2], y[::2])
+    np.add.at(counts, parts[::2], 1)
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), y[::2].mean())
+    variance = float(y[1::2].var())
+    if not np.isfinite(variance) or variance == 0:
+        return 0.0, 0.0
+    return 1 - float(((y[1::2] - means[parts[1::2]]) ** 2).mean()) / variance, 0.0

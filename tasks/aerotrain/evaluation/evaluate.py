@@ -1,6 +1,5 @@
 """Evaluate a trained model on every record of a split, and judge it by the rules of a gate."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,24 +7,12 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError, counted, nearest
 from aerotrain.contract.gate import SERVING, Choice, Rule, RuleKind
-from aerotrain.contract.layout import CARD, CARD_DATA, METRICS, RUN_LOG
+from aerotrain.contract.layout import CARD, CARD_DATA, METRICS
 from aerotrain.contract.steps import EvaluateArguments, Format
-from aerotrain.data.dataset import (
-    Dataset,
-    Split,
-    json_text,
-    load_dataset,
-    load_statistics,
-)
+from aerotrain.data.dataset import Dataset, Split, json_text, load_dataset, load_statistics
 from aerotrain.evaluation.card import card
-from aerotrain.evaluation.diagnostics import Diagnostics
-from aerotrain.evaluation.examined import Examined, examined
-from aerotrain.evaluation.gate import (
-    Gate,
-    Outcome,
-    check_rule_of_batches,
-    has_metrics_of_records,
-)
+from aerotrain.evaluation.diagnostics import Diagnostics, copies_of, leaks_of
+from aerotrain.evaluation.gate import Gate, Outcome, check_rule_of_batches, has_metrics_of_records
 from aerotrain.evaluation.records import Predictor
 from aerotrain.evaluation.verdicts import TOO_FEW, of_batches, shown, unjudged
 from aerotrain.replica import Replica
@@ -63,8 +50,8 @@ def run(replica: Replica) -> dict[str, Any]:
     model = arguments.model if arguments.model_format is None else trained_model_of(arguments.model)
     trained = ModelManifest.load(model)
     baseline = baseline_of(replica, arguments)
-    outcome, seen = evaluate(replica, arguments, trained, baseline)
-    failures, warnings = reasons(arguments, outcome, seen, baseline)
+    outcome = evaluate(replica, arguments, trained, baseline)
+    failures, warnings = reasons(arguments, outcome, baseline)
     warnings += trained.code_warnings()
     document = {
         "version": VERSION,
@@ -83,11 +70,17 @@ def run(replica: Replica) -> dict[str, Any]:
     }
     url = f"{replica.job.prefix}/{METRICS}"
     store = open_store(replica.job.prefix)
-    whole = {**document, "outputs": seen.outputs, "worst": seen.worst}
+    whole = {**document, "outputs": outcome.outputs}
     store.put(CARD_DATA, json_text(whole).encode())
     store.put(CARD, card(whole, f"{model_name(replica.job.store)}, run {replica.job.run}").encode())
     store.put(METRICS, json_text(document).encode())
-    _print(outcome, warnings)
+    for each in warnings:
+        print(f"warning: {each}", flush=True)
+    print(" ".join(f"{name}={shown(value)}" for name, value in outcome.metrics.items()), flush=True)
+    for verdict in outcome.verdicts:
+        if verdict.verdict == TOO_FEW:
+            few = f"{verdict.slice} cannot be judged by its {counted(verdict.records, 'record')}"
+            print(f"{verdict.rule}: {few}", flush=True)
     if not failures:
         return dict(outcome.metrics)
     reason = refused(failures)
@@ -98,11 +91,16 @@ def run(replica: Replica) -> dict[str, Any]:
 
 
 def reasons(
-    arguments: EvaluateArguments, outcome: Outcome, seen: Examined, baseline: str | None
+    arguments: EvaluateArguments, outcome: Outcome, baseline: str | None
 ) -> tuple[list[str], list[str]]:
     """The reasons against the model, and the warnings, as sentences."""
-    failures = [*not_finite(outcome.metrics), *outcome.failures]
-    warnings = [*unjudged(outcome.verdicts), *seen.warnings]
+    failures = [
+        f"{name} is {value}, no finite number: look for missing values in the records of the split"
+        for name, value in outcome.metrics.items()
+        if not math.isfinite(value)
+    ]
+    failures += outcome.failures
+    warnings = [*unjudged(outcome.verdicts), *outcome.warnings]
     if outcome.copies:
         warnings.append(
             f"{outcome.copies:.0%} of the records equal another one: equal records count as one "
@@ -115,7 +113,7 @@ def reasons(
             "records, as Keras's evaluate does, as it is no sum over records that is known; so "
             "there is no interval, and another batch size may give another value"
         )
-    (failures if arguments.leakage == Choice.REFUSE else warnings).extend(seen.leaks)
+    (failures if arguments.leakage == Choice.REFUSE else warnings).extend(outcome.leaks)
     if arguments.compares and baseline is None:
         first = "there is no exported version to compare with"
         if arguments.first_run == Choice.REFUSE:
@@ -133,17 +131,6 @@ def refused(failures: Sequence[str]) -> str:
     for each in failures:
         print(f"refused: {each}", flush=True)
     return f"{len(failures)} reasons against the model, each a line above; the first: {failures[0]}"
-
-
-def _print(outcome: Outcome, warnings: Sequence[str]) -> None:
-    """Write the metrics into the log, and what was not judged."""
-    for each in warnings:
-        print(f"warning: {each}", flush=True)
-    print(" ".join(f"{name}={shown(value)}" for name, value in outcome.metrics.items()), flush=True)
-    for verdict in outcome.verdicts:
-        if verdict.verdict == TOO_FEW:
-            few = f"{verdict.slice} cannot be judged by its {counted(verdict.records, 'record')}"
-            print(f"{verdict.rule}: {few}", flush=True)
 
 
 def trained_model_of(version: str) -> str:
@@ -173,22 +160,6 @@ def candidate_of(
         "evaluated on": arguments.data,
         **({"started from": started["model"]} if started and started["model"] else {}),
         **trained.environment,
-        **goodput_of(model),
-    }
-
-
-def goodput_of(model: str) -> dict[str, str]:
-    """The goodput of the training of the model, in words; empty if nothing is known of it."""
-    folder = model.rpartition("/")[0] if model.endswith(".json") else model
-    try:
-        log = json.loads(open_store(folder).get(RUN_LOG))
-    except MissingError:
-        return {}  # it was trained without Airflow
-    if log.get("goodput") is None:
-        return {}
-    lost = ", ".join(f"{s:g} s {cause}" for cause, s in log["lost_seconds"].items() if s)
-    return {
-        "goodput": f"{log['goodput']:.0%} of {log['wall_seconds']:g} s" + (lost and f"; {lost}")
     }
 
 
@@ -196,17 +167,15 @@ def baseline_of(replica: Replica, arguments: EvaluateArguments) -> str | None:
     """The URL of the version that the model is compared with; None if there is none."""
     if not arguments.compares:
         return None
-    if arguments.baseline != SERVING:
-        return arguments.baseline
-    return served_version(replica.job.store)
+    named = arguments.baseline
+    return served_version(replica.job.store) if named == SERVING else named
 
 
 def evaluate(
     replica: Replica, arguments: EvaluateArguments, trained: ModelManifest, baseline: str | None
-) -> tuple[Outcome, Examined]:
-    """The outcome over all records of the split, each once, and what else predictions show."""
+) -> Outcome:
+    """The outcome over all records of the split, each once."""
     dataset = load_dataset(arguments.data)
-    schema = dataset.schema
     _check_group(arguments.group, dataset)
     code = UserCode.load(trained.module, trained.data)
     split = split_of(dataset, arguments.split)
@@ -214,25 +183,23 @@ def evaluate(
         errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch),
         streamed(arguments.data, split.shards, replica.scratch) as files,
     ):
-        model = trained.restore(code, batch_spec(schema, code.transform), replica.scratch)
+        spec = batch_spec(dataset.schema, code.transform)
+        model = trained.restore(code, spec, replica.scratch)
         if not has_metrics_of_records(model):
             _check_batches_suffice(arguments)
+            size, records = arguments.batch_size, split.records
             batches = every_record(
-                files,
-                schema,
-                code.transform,
-                records=split.records,
-                batch_size=arguments.batch_size,
+                files, dataset.schema, code.transform, records=records, batch_size=size
             )
-            return by_keras(model, batches, arguments.rules, split), Examined()
+            return by_keras(model, batches, arguments.rules, split)
         statistics = load_statistics(arguments.data)
-        gate = Gate(model, arguments.rules, schema, statistics, code.functions)
+        gate = Gate(model, arguments.rules, dataset.schema, statistics, code.functions)
         served, exported = _versions(replica, arguments, baseline, dataset)
         label_names = dataset.names.get(dataset.label, ())
         predictor = Predictor(
             model,
             served,
-            schema,
+            dataset.schema,
             code.transform,
             exported=exported,
             columns=[*gate.columns, *([dataset.label] if label_names else [])],
@@ -242,16 +209,16 @@ def evaluate(
         blocks = predictor.blocks(files, split.records, arguments.batch_size)
         watched = diagnostics.watched(blocks)
         outcome = gate.judge(watched, compared=served is not None, batch_size=arguments.batch_size)
-        return replace(outcome, copies=predictor.copies), examined(
-            diagnostics,
-            model,
-            code.transform,
-            dataset,
-            arguments.split,
-            predictor=predictor,
-            statistics=statistics,
-            url=arguments.data,
-            scratch=replica.scratch,
+        url, name, scratch = arguments.data, arguments.split, replica.scratch
+        copies = copies_of(predictor, code.transform, dataset, name, url=url, scratch=scratch)
+        return replace(
+            outcome,
+            copies=predictor.copies,
+            warnings=[*diagnostics.warnings(), *copies],
+            leaks=leaks_of(
+                diagnostics, model, code.transform, dataset, name, url=url, scratch=scratch
+            ),
+            outputs=diagnostics.outputs,
         )
 
 
@@ -295,7 +262,7 @@ def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> O
     Raises:
         FinalError: a rule compares, or has slices; or names no metric of the model.
     """
-    metrics = numbers(model.evaluate(batches, return_dict=True, verbose=0))
+    metrics: Mapping[str, float] = numbers(model.evaluate(batches, return_dict=True, verbose=0))
     why = "this model has its own test_step, or metrics that layers update, or is one of tf_keras"
     verdicts = []
     for rule in rules:
@@ -306,28 +273,20 @@ def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> O
                 f"has {', '.join(metrics)}"
             )
         verdicts.append(of_batches(rule, rule.metric, metrics[rule.metric], split.records))
-    return Outcome(split.records, metrics, {}, {}, verdicts, by_batches=list(metrics))
-
-
-def not_finite(metrics: Mapping[str, float]) -> list[str]:
-    """One sentence for each metric that is no finite number."""
-    return [
-        f"{name} is {value}, no finite number: look for missing values in the records of the split"
-        for name, value in metrics.items()
-        if not math.isfinite(value)
-    ]
+    by_batches = list(metrics)
+    return Outcome(records=split.records, metrics=metrics, verdicts=verdicts, by_batches=by_batches)
 
 
 def _check_group(group: str | None, dataset: Dataset) -> None:
     if group is None:
         return
-    if group in dataset.schema and (shape := dataset.schema[group].shape):
-        raise FinalError(
-            f"the column {group!r} has values of shape {shape}: records are grouped by a column of "
-            "single values"
-        )
     if group not in dataset.schema:
         raise FinalError(
             f"there is no column {group!r} to group records by{nearest(group, dataset.schema)}; "
             f"the data set has {', '.join(sorted(dataset.schema))}"
+        )
+    if shape := dataset.schema[group].shape:
+        raise FinalError(
+            f"the column {group!r} has values of shape {shape}: records are grouped by a column of "
+            "single values"
         )

@@ -1,7 +1,7 @@
 """The evaluation of a model by rules: its figures by slice, and a verdict of each rule."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -10,50 +10,41 @@ import numpy as np
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.gate import Rule, RuleKind, columns_of
 from aerotrain.data.dataset import Schema
-from aerotrain.evaluation.metrics import (
-    CellMetrics,
-    States,
-    extra_metrics,
-    name_of,
-    output_names,
-)
+from aerotrain.evaluation.metrics import CellMetrics, States, extra_metrics, name_of, output_names
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
 from aerotrain.evaluation.slices import Slicing, Statistics, check_slice, slicing_of
-from aerotrain.evaluation.sums import Sums
-from aerotrain.evaluation.verdicts import FAIL, Verdict, of_batches, verdicts_of
+from aerotrain.evaluation.verdicts import FAIL, Sums, Verdict, of_batches, verdicts_of
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.state import MetricState
 
 Functions = Mapping[str, Callable[..., Any]]
 
-#: Why a metric has no values of single records; it follows its name.
-_NO_SUM = (
-    "of a batch is not made of those of its records, as those of keras.metrics and of functions "
-    "that return a number for each record are"
-)
-
 #: The level of the intervals that belong to no rule.
 _LEVEL = 0.05
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What an evaluation has found.
 
     ``metrics`` and ``intervals`` are those of the model over all records, ``baseline`` are the
     metrics of the baseline, and empty without one. Those of ``by_batches`` are no sums over
     records, and have no interval. ``copies`` is the share of records that equal another one, if
-    these are copies.
+    these are copies. ``warnings``, and ``leaks`` of columns that give the label away, are
+    sentences; ``outputs`` is what each output shows, as JSON by its name.
     """
 
     records: int
     metrics: Mapping[str, float]
-    intervals: Mapping[str, tuple[float, float]]
-    baseline: Mapping[str, float]
-    verdicts: Sequence[Verdict]
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    baseline: Mapping[str, float] = field(default_factory=dict)
+    verdicts: Sequence[Verdict] = ()
     by_batches: Sequence[str] = ()
     copies: float = 0.0
+    warnings: Sequence[str] = ()
+    leaks: Sequence[str] = ()
+    outputs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def failures(self) -> list[str]:
@@ -62,7 +53,14 @@ class Outcome:
 
 
 class Gate:
-    """Rules for a compiled model on a data set; see ``check_rules`` for what it raises."""
+    """Rules for a compiled model on a data set.
+
+    ``functions`` are those of the user's module.
+
+    Raises:
+        FinalError: there is no such metric, output or column; or a rule compares a metric of which
+            it is not known whether more is better.
+    """
 
     def __init__(
         self,
@@ -74,18 +72,16 @@ class Gate:
     ) -> None:
         compiled = MetricState(model).measured_names()
         assert compiled is not None, "a model with its own test_step has no metrics of records"
-        self._rules = rules
-        self._names = [name_of(rule, compiled) for rule in rules]
         self._better = check_rules(model, rules, compiled, schema, functions)
+        self._rules = [(rule, name_of(rule, compiled)) for rule in rules]
         self._metrics = CellMetrics(model, extra_metrics(rules, compiled, functions))
         self.columns = sorted({each for rule in rules for each in columns_of(rule.slices)})
         # Each slicing, and the names of the metrics that rules judge in its slices.
         self._slicings: dict[str, tuple[Slicing, dict[str, None]]] = {}
-        for rule, name in zip(rules, self._names, strict=True):
+        for rule, name in self._rules:
             for given in rule.slices:
                 slicing = slicing_of(given, schema, statistics)
-                _, names = self._slicings.setdefault(repr(given), (slicing, {}))
-                names[name] = None
+                self._slicings.setdefault(repr(given), (slicing, {}))[1][name] = None
 
     def judge(self, blocks: Iterable[Block], *, compared: bool, batch_size: int) -> Outcome:
         """The outcome over all records of ``blocks``, which consist of batches of ``batch_size``.
@@ -108,9 +104,14 @@ class Gate:
             if not number:
                 self._metrics.build(block.y, block.predictions[CANDIDATE], block.weight)
                 by_batches = self._metrics.no_sums(block.of(CANDIDATE))
-                for rule, name in zip(self._rules, self._names, strict=True):
+                for rule, name in self._rules:
                     if name in by_batches:
-                        check_rule_of_batches(rule, f"{name!r} {_NO_SUM}")
+                        check_rule_of_batches(
+                            rule,
+                            f"{name!r} of a batch is not made of those of its records, as those of "
+                            "keras.metrics and of functions that return a number for each record "
+                            "are",
+                        )
                 measured = dict.fromkeys(models if by_batches else (), self._metrics.zero)
             for each in (whole, *by_slicing.values()):
                 each.add(block)
@@ -120,22 +121,27 @@ class Gate:
         for model, states in measured.items():
             found = self._metrics.results([np.asarray(each)[None] for each in states], None)
             values[model] |= {name: float(found[name][0]) for name in by_batches}
-        ours = values[CANDIDATE]
+        ours, records = values[CANDIDATE], whole.records(0)
         verdicts: list[Verdict] = []
-        for rule, name in zip(self._rules, self._names, strict=True):
+        for rule, name in self._rules:
             if name in by_batches:
-                verdicts.append(of_batches(rule, name, ours[name], whole.records(0)))
+                verdicts.append(of_batches(rule, name, ours[name], records))
             elif compared or rule.kind != RuleKind.NO_WORSE:
                 sums = [whole, *(by_slicing[repr(each)] for each in rule.slices)]
                 is_better = self._better.get(name, True)
                 verdicts += verdicts_of(rule, name, sums, higher_is_better=is_better)
-        intervals = {
-            name: whole.estimate(CANDIDATE, name, 0).interval(_LEVEL)
-            for name in ours
-            if name not in by_batches
-        }
-        baseline = values.get(BASELINE, {})
-        return Outcome(whole.records(0), ours, intervals, baseline, verdicts, by_batches)
+        return Outcome(
+            records=records,
+            metrics=ours,
+            intervals={
+                name: whole.estimate(CANDIDATE, name, 0).interval(_LEVEL)
+                for name in ours
+                if name not in by_batches
+            },
+            baseline=values.get(BASELINE, {}),
+            verdicts=verdicts,
+            by_batches=by_batches,
+        )
 
 
 def has_metrics_of_records(model: keras.Model) -> bool:
@@ -168,57 +174,49 @@ def check_rules(
     schema: Schema,
     functions: Functions,
 ) -> dict[str, bool]:
-    """Check that the model and the data have what the rules name.
+    """Check that the model and the data have what the rules name; raises as ``Gate`` does.
 
-    ``compiled`` are the metrics that ``evaluate`` measures, ``functions`` those of the module.
+    ``compiled`` are the metrics that ``evaluate`` measures.
 
     Returns:
         Whether more is better, for the metric of each rule that compares.
-
-    Raises:
-        FinalError: there is no such metric, output or column; or the direction is unknown.
     """
-    _check_outputs(model, rules, compiled)
+    outputs = output_names(model)
     for rule in rules:
+        if rule.metric not in compiled:
+            _check_output(rule, outputs, compiled)
         for given in rule.slices:
             check_slice(given, schema)
     extra = extra_metrics(rules, compiled, functions)
-    compared = {name_of(r, compiled): r for r in rules if r.kind == RuleKind.NO_WORSE}
-    return {name: _more_is_better(model, name, rule, extra) for name, rule in compared.items()}
-
-
-def _more_is_better(
-    model: keras.Model, name: str, rule: Rule, extra: Mapping[str, tuple[Any, Any]]
-) -> bool:
-    if rule.better is not None:
-        return rule.better == "higher"
-    if name in extra:
-        known = keras3.mode_of(extra[name][0])
-    else:
-        known = keras3.monitor_mode(model, f"val_{name}")
-    if known is None:
-        raise FinalError(
-            f"Keras does not know whether more or less of {name!r} is better: say it, as "
-            f'no_worse("{rule.metric}", better="higher")'
-        )
-    return known == "max"
-
-
-def _check_outputs(model: keras.Model, rules: Sequence[Rule], compiled: Sequence[str]) -> None:
-    """Check that each rule for one of several outputs names it.
-
-    Raises:
-        FinalError: a rule names none, or one that does not exist.
-    """
-    names = output_names(model)
+    better = {}
     for rule in rules:
-        if rule.metric in compiled:
+        if rule.kind != RuleKind.NO_WORSE:
             continue
-        if rule.output is not None and names and rule.output not in names:
-            raise FinalError(f"the model has no output {rule.output!r}; it has {', '.join(names)}")
-        if rule.output is None and len(names) > 1:
+        name = name_of(rule, compiled)
+        if rule.better is not None:
+            better[name] = rule.better == "higher"
+            continue
+        known = (
+            keras3.mode_of(extra[name][0])
+            if name in extra
+            else keras3.monitor_mode(model, f"val_{name}")
+        )
+        if known is None:
             raise FinalError(
-                f"{rule.metric!r} is not a metric of the model{nearest(rule.metric, compiled)}; it "
-                f"has {', '.join(compiled)}. One that is not compiled is of one of the outputs "
-                f'{", ".join(names)}: say of which, as output="{names[0]}"'
+                f"Keras does not know whether more or less of {name!r} is better: say it, as "
+                f'no_worse("{rule.metric}", better="higher")'
             )
+        better[name] = known == "max"
+    return better
+
+
+def _check_output(rule: Rule, names: Sequence[str], compiled: Sequence[str]) -> None:
+    """Check that a rule for one of several outputs names it."""
+    if rule.output is not None and names and rule.output not in names:
+        raise FinalError(f"the model has no output {rule.output!r}; it has {', '.join(names)}")
+    if rule.output is None and len(names) > 1:
+        raise FinalError(
+            f"{rule.metric!r} is not a metric of the model{nearest(rule.metric, compiled)}; it "
+            f"has {', '.join(compiled)}. One that is not compiled is of one of the outputs "
+            f'{", ".join(names)}: say of which, as output="{names[0]}"'
+        )

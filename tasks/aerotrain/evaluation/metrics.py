@@ -5,6 +5,7 @@ F1 score that a function computes of a batch, are measured by batches, as Keras'
 """
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
@@ -36,23 +37,8 @@ _FEW = 101
 #: those among which they are chosen.
 _TRIED, _BATCH, _AMONG = 128, 32, 2**16
 
-#: Metrics whose values are from 0 to 1.
-_RATES = (
-    keras.metrics.Accuracy,
-    keras.metrics.AUC,
-    keras.metrics.BinaryAccuracy,
-    keras.metrics.CategoricalAccuracy,
-    keras.metrics.FBetaScore,
-    keras.metrics.Precision,
-    keras.metrics.PrecisionAtRecall,
-    keras.metrics.Recall,
-    keras.metrics.RecallAtPrecision,
-    keras.metrics.SensitivityAtSpecificity,
-    keras.metrics.SparseCategoricalAccuracy,
-    keras.metrics.SparseTopKCategoricalAccuracy,
-    keras.metrics.SpecificityAtSensitivity,
-    keras.metrics.TopKCategoricalAccuracy,
-)
+#: The names of Keras's classes of metrics whose values are from 0 to 1.
+_RATES = re.compile(r"\w*Accuracy$|AUC|F\w+Score|Precision|Recall|Sensitivity|Specificity")
 
 #: By kinds of metrics, the classes of which there must be records, each of which is in one of two
 #: sums, as it is predicted.
@@ -228,7 +214,8 @@ class CellMetrics:
 
     def is_rate(self, name: str) -> bool:
         """Whether the values of the metric of that name are known to be from 0 to 1."""
-        return isinstance(self._by_name.get(name), _RATES)
+        kinds = type(self._by_name.get(name)).__mro__
+        return any(e.__module__.startswith("keras.") and _RATES.match(e.__name__) for e in kinds)
 
     def undefined(self, states: States, names: Names) -> frozenset[str]:
         """Those metrics that the records of one state do not determine, whatever the model is.
@@ -372,7 +359,8 @@ def _metric(
     if name in _BY_OUTPUT:
         raise FinalError(
             f"{name!r} is not a metric of the model; it has {', '.join(compiled)}. Compile the "
-            f'model with metrics=["{name}"], or name one of {", ".join(_BY_OUTPUT[name])}'
+            f'model with metrics=["{name}"], or name the one of its kind of output, such as '
+            f"binary_{_BY_OUTPUT[name]}"
         )
     try:
         metric = keras.metrics.get(name)
@@ -399,15 +387,9 @@ def _metric(
 
 
 #: Names that mean another metric for each kind of output, where a model is compiled with them.
-_BY_OUTPUT = {
-    name: [f"{kind}_{metric}" for kind in ("binary", "categorical", "sparse_categorical")]
-    for name, metric in {
-        "accuracy": "accuracy",
-        "acc": "accuracy",
-        "crossentropy": "crossentropy",
-        "ce": "crossentropy",
-    }.items()
-}
+_BY_OUTPUT = {"accuracy": "accuracy", "acc": "accuracy"} | dict.fromkeys(
+    ("crossentropy", "ce"), "crossentropy"
+)
 
 #: The names of Keras's metrics.
 _KERAS = [each for each in dir(keras.metrics) if each[0].isupper()]

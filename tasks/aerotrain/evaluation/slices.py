@@ -39,20 +39,20 @@ class _Cut:
 
     def parts(self, features: Features) -> tuple[NDArray[np.int64], list[str]]:
         """The part of the slice's name that each record has, as its place in a list."""
-        given = features[self.column]
+        given, column = features[self.column], self.column
         if not self.boundaries:
             # By hashes: NumPy would sort all records, which takes seconds if they are texts.
             unique, places = (np.asarray(each) for each in tf.unique(given, tf.int64))
             order = np.argsort(unique)
-            return np.argsort(order)[places], [self._part(each) for each in unique[order].tolist()]
+            texts = [self._text(each) for each in unique[order].tolist()]
+            names = [f"{column}={each}" if each else f"{column} missing" for each in texts]
+            return np.argsort(order)[places], names
+        texts = self._texts_of_boundaries()
+        inner = [f"{a}<={column}<{b}" for a, b in itertools.pairwise(texts)]
+        names = [f"{column}<{texts[0]}", *inner, f"{column}>={texts[-1]}", f"{column} missing"]
         numbers = np.asarray(given, np.float64)
-        names = [*self._ranges(), f"{self.column} missing"]
         places = np.searchsorted(self.boundaries, numbers, side="right")
         return np.where(np.isnan(numbers), len(names) - 1, places), names
-
-    def _part(self, value: Any) -> str:
-        text = self._text(value)
-        return f"{self.column}={text}" if text else f"{self.column} missing"
 
     def _text(self, value: Any) -> str:
         if self.words and 0 <= value < len(self.words):
@@ -61,26 +61,20 @@ class _Cut:
             return text_of(int(value), self.since_1970)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
-    def _ranges(self) -> list[str]:
-        texts = self._texts_of_boundaries()
-        inner = [f"{a}<={self.column}<{b}" for a, b in itertools.pairwise(texts)]
-        return [f"{self.column}<{texts[0]}", *inner, f"{self.column}>={texts[-1]}"]
-
     def _texts_of_boundaries(self) -> list[str]:
+        """Each as short as it can be while it differs from the others."""
         if self.since_1970:  # of which the dates themselves are whole numbers
             texts = [text_of(math.ceil(each), self.since_1970) for each in self.boundaries]
             if len(set(texts)) == len(texts):
                 return texts
-        # Each as short as it can be while it differs from the others.
         for digits in range(6, 18):
-            texts = [_number_text(each, digits) for each in self.boundaries]
+            texts = [
+                f"{e:.0f}" if e.is_integer() and abs(e) < 1e15 else f"{e:.{digits}g}"
+                for e in self.boundaries
+            ]
             if len(set(texts)) == len(texts):
                 break
         return texts
-
-
-def _number_text(value: float, digits: int) -> str:
-    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
 @dataclass

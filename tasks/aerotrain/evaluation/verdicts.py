@@ -1,18 +1,135 @@
-"""The verdict of each rule in each slice."""
+"""The figures of each slice, and what each rule says of them.
+
+All figures are computed from sums: the states of metrics by slice and group of records, which are
+added over blocks.
+"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
 
 from aerotrain.contract.errors import counted
 from aerotrain.contract.gate import Choice, Rule, RuleKind
-from aerotrain.evaluation.intervals import FEWEST_GROUPS, Estimate, holm
-from aerotrain.evaluation.records import BASELINE, CANDIDATE
-from aerotrain.evaluation.slices import ALL
-from aerotrain.evaluation.sums import Sums
+from aerotrain.evaluation.intervals import (
+    FEWEST_GROUPS,
+    GROUPS,
+    Estimate,
+    Floats,
+    estimate,
+    holm,
+    samples,
+)
+from aerotrain.evaluation.metrics import CellMetrics, Names, States
+from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
+from aerotrain.evaluation.slices import ALL, Slicing
+
+#: The relative difference of two metrics that rounding explains. A model and its own export differ
+#: by 2e-7, because TensorFlow computes them in another order, and often in one direction.
+_ROUNDING = 1e-5
 
 PASS, FAIL, TOO_FEW = "pass", "fail", "too few records"
+
+
+class Figures(NamedTuple):
+    """Metrics of one model in one slice by name: each value, and its values in the samples.
+
+    ``undefined`` are the names of those that the records of the slice do not determine.
+    """
+
+    values: dict[str, float]
+    sampled: dict[str, Floats]
+    undefined: frozenset[str]
+
+
+@dataclass
+class Sums:
+    """The states of the metrics ``names`` of each model, for the slices of one ``slicing``."""
+
+    metrics: CellMetrics
+    names: Names
+    slicing: Slicing
+    models: Sequence[str]
+    _records: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, GROUPS), np.int64))
+    _states: dict[str, States] = field(default_factory=dict)
+    _figures: dict[tuple[str, int], Figures] = field(default_factory=dict)
+
+    def add(self, block: Block) -> None:
+        """Add records."""
+        slices = self.slicing.numbers(block.features, len(block.groups))
+        self._grow()
+        # Numbers of 16 bits are sorted in one pass.
+        places = (slices * GROUPS + block.groups).astype(np.uint16)
+        order = np.argsort(places, kind="stable")
+        counts = np.bincount(places)
+        cells = np.flatnonzero(counts)
+        counts = counts[cells]
+        self._records.reshape(-1)[cells] += counts
+        for model in self.models:
+            records = tf.nest.map_structure(
+                lambda each: None if each is None else tf.gather(each, order), block.of(model)
+            )
+            states = self.metrics.states(records, np.cumsum(counts), self.names)
+            for total, each in zip(self._states[model], states, strict=True):
+                total[cells] += each
+
+    def _grow(self) -> None:
+        """Make room for the slices that were found last."""
+        missing = len(self.slicing.names) - len(self._records)
+        self._records = np.concatenate([self._records, np.zeros((missing, GROUPS), np.int64)])
+        zeros = self.metrics.zeros(self.names)
+        new = [np.zeros((missing * GROUPS, *each.shape), np.float64) for each in zeros]
+        for model in self.models:
+            old = self._states.get(model, [each[:0] for each in new])
+            self._states[model] = [np.concatenate(pair) for pair in zip(old, new, strict=True)]
+
+    def records(self, number: int) -> int:
+        """The records of a slice, by its number."""
+        return int(self._records[number].sum())
+
+    def groups(self, number: int) -> int:
+        """The groups that have records of a slice."""
+        return int(np.count_nonzero(self._records[number]))
+
+    def figures(self, model: str, number: int) -> Figures:
+        """The metrics of a model in a slice, once all records are added."""
+        if (model, number) not in self._figures:
+            cells = slice(number * GROUPS, (number + 1) * GROUPS)
+            # The first sample has every group once, and gives the values themselves.
+            weights = np.concatenate([np.ones((1, GROUPS)), samples()])
+            zeros = self.metrics.zeros(self.names)
+            drawn = [
+                np.tensordot(weights, states[cells], axes=1).astype(zero.dtype)
+                for states, zero in zip(self._states[model], zeros, strict=True)
+            ]
+            results = self.metrics.results(drawn, self.names)
+            self._figures[model, number] = Figures(
+                {name: float(each[0]) for name, each in results.items()},
+                {name: each[1:] for name, each in results.items()},
+                self.metrics.undefined([each[0] for each in drawn], self.names),
+            )
+        return self._figures[model, number]
+
+    def estimate(self, model: str, name: str, number: int) -> Estimate:
+        """The metric of that name of a model in a slice, with its error."""
+        figures = self.figures(model, number)
+        found = estimate(figures.values[name], figures.sampled[name], self.groups(number))
+        return replace(found, range=(0.0, 1.0)) if self.metrics.is_rate(name) else found
+
+    def difference(self, name: str, number: int) -> Estimate:
+        """How much greater the candidate's metric is; both samples have the same records."""
+        candidate, baseline = self.figures(CANDIDATE, number), self.figures(BASELINE, number)
+        ours, theirs = candidate.values[name], baseline.values[name]
+        found = estimate(
+            0.0 if math.isclose(ours, theirs, rel_tol=_ROUNDING) else ours - theirs,
+            candidate.sampled[name] - baseline.sampled[name],
+            self.groups(number),
+        )
+        return replace(found, range=(-1.0, 1.0)) if self.metrics.is_rate(name) else found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +149,9 @@ class Verdict:
     metric: str
     slice: str
     records: int
-    verdict: str
     value: float
     interval: tuple[float, float]
+    verdict: str = PASS
     baseline: float | None = None
     difference: tuple[float, float] | None = None
     probability: float | None = None
@@ -45,21 +162,30 @@ class Verdict:
         """The verdict as JSON."""
         return asdict(self)
 
+    @property
+    def title(self) -> str:
+        """The metric, and of which slice it is."""
+        return self.metric if self.slice == ALL else f"{self.metric} of {self.slice}"
+
+    def failed(self, reason: str) -> "Verdict":
+        """The same verdict as a refusal; ``reason`` follows the metric."""
+        return replace(self, verdict=FAIL, reason=f"{self.title} {reason}")
+
 
 def unjudged(verdicts: Iterable[Verdict]) -> list[str]:
     """A warning for each rule that was not applied to all records, or to none of its slices."""
-    by_rule: dict[str, list[str]] = {}
+    by_rule: dict[str, set[str]] = {}
     whole = []
     for each in verdicts:
         if each.slice != ALL:
-            by_rule.setdefault(each.rule, []).append(each.verdict)
+            by_rule.setdefault(each.rule, set()).add(each.verdict)
         elif each.verdict == TOO_FEW:
             whole.append(f"{each.rule} was not applied, as too_few accepts: {each.reason}")
     return whole + [
         f"{rule} was applied to no slice, because each has too few records, or one class only for "
         "such as AUC, or no weights: lower `least`, or evaluate on more"
         for rule, found in by_rule.items()
-        if set(found) == {TOO_FEW}
+        if found == {TOO_FEW}
     ]
 
 
@@ -77,9 +203,9 @@ def verdicts_of(
     for sums, number in places:
         seen = _seen(rule, name, sums, number)
         is_defined = name not in sums.figures(CANDIDATE, number).undefined
-        judged = is_defined and _has_enough(rule, seen)
+        enough = seen.slice == ALL or seen.records >= rule.least
         few = _too_few(rule, seen, sums.groups(number))
-        found.append(bounded(rule, seen) if judged else few)
+        found.append(bounded(rule, seen) if is_defined and enough else few)
     return found
 
 
@@ -87,27 +213,105 @@ def _compared(
     rule: Rule, name: str, places: Sequence[tuple[Sums, int]], sign: int
 ) -> list[Verdict]:
     """``sign`` is -1 where less is better."""
-    judged: list[tuple[dict[str, Any], Estimate] | Verdict] = []
-    for sums, number in places:
+    verdicts, gains = [], {}
+    for place, (sums, number) in enumerate(places):
         ours, theirs = sums.figures(CANDIDATE, number), sums.figures(BASELINE, number)
         difference = sums.difference(name, number)
-        seen = _seen(rule, name, sums, number) | {
-            "bound": -sign * rule.by,
-            "baseline": theirs.values[name],
-            "difference": difference.interval(rule.level),
-        }
-        if not math.isfinite(ours.values[name]) and math.isfinite(theirs.values[name]):
-            judged.append(Verdict(**seen, verdict=FAIL, reason=_not_finite(seen)))
-        elif not _has_enough(rule, seen) or not difference.is_known or name in ours.undefined:
-            judged.append(_too_few(rule, seen, sums.groups(number)))
+        seen = replace(
+            _seen(rule, name, sums, number),
+            bound=-sign * rule.by,
+            baseline=theirs.values[name],
+            difference=difference.interval(rule.level),
+        )
+        if not math.isfinite(seen.value) and math.isfinite(theirs.values[name]):
+            seen = seen.failed(_not_finite(seen))
+        elif seen.records < rule.least or not difference.is_known or name in ours.undefined:
+            seen = _too_few(rule, seen, sums.groups(number))
         else:
-            judged.append((seen, replace(difference, value=sign * difference.value)))
-    gains = [gain for _, gain in (each for each in judged if isinstance(each, tuple))]
-    adjusted = iter(holm([gain.probability_below(-rule.by) for gain in gains]))
-    return [
-        each if isinstance(each, Verdict) else _of_gain(rule, *each, next(adjusted))
-        for each in judged
-    ]
+            gains[place] = replace(difference, value=sign * difference.value)
+        verdicts.append(seen)
+    adjusted = holm([gain.probability_below(-rule.by) for gain in gains.values()])
+    for (place, gain), probability in zip(gains.items(), adjusted, strict=True):
+        verdicts[place] = _of_gain(rule, verdicts[place], gain, probability)
+    return verdicts
+
+
+def of_batches(rule: Rule, name: str, value: float, records: int) -> Verdict:
+    """The verdict of a bound on a value that has no interval, as it is measured by batches."""
+    assert rule.bound is not None
+    seen = Verdict(
+        rule=str(rule),
+        bound=rule.bound,
+        metric=name,
+        slice=ALL,
+        records=records,
+        value=value,
+        interval=(math.nan, math.nan),
+    )
+    return bounded(rule, seen)
+
+
+def bounded(rule: Rule, seen: Verdict) -> Verdict:
+    """The verdict of a bound on the value that was ``seen``."""
+    below = rule.kind == RuleKind.AT_LEAST
+    if not math.isfinite(seen.value):
+        return seen.failed(_not_finite(seen))
+    if seen.value >= seen.bound if below else seen.value <= seen.bound:
+        return seen
+    return seen.failed(
+        f"is {shown(seen.value, seen.bound)}, {'below' if below else 'above'} the threshold of "
+        f"{seen.bound:g}: train longer, change the model, or {'lower' if below else 'raise'} the "
+        "threshold"
+    )
+
+
+def _of_gain(rule: Rule, seen: Verdict, gain: Estimate, probability: float) -> Verdict:
+    """The verdict of a comparison by what the model is better; less than 0 is a loss."""
+    seen = replace(seen, detectable=gain.detectable(rule.level), probability=probability)
+    if probability >= rule.level:
+        return seen
+    assert seen.baseline is not None
+    high, low = (-each for each in gain.interval(rule.level))
+    return seen.failed(
+        f"is {shown(seen.value, seen.baseline)}, and {shown(seen.baseline, seen.value)} of the "
+        f"baseline: worse by {shown(-gain.value)} ({100 * (1 - rule.level):g} % interval "
+        f"{shown(low)} to {shown(high)}, {seen.records:,} records)"
+        + (f", where {rule.by:g} is allowed" if rule.by else "")
+    )
+
+
+def _seen(rule: Rule, name: str, sums: Sums, number: int) -> Verdict:
+    """What does not depend on what the rule decides."""
+    found = sums.estimate(CANDIDATE, name, number)
+    return Verdict(
+        rule=str(rule),
+        bound=rule.bound if rule.bound is not None else 0.0,
+        metric=name,
+        slice=sums.slicing.names[number],
+        records=sums.records(number),
+        value=found.value,
+        interval=found.interval(rule.level),
+    )
+
+
+def _too_few(rule: Rule, seen: Verdict, groups: int) -> Verdict:
+    # Without a bound for all records, a model would pass unseen.
+    always = rule.kind != RuleKind.NO_WORSE and seen.slice == ALL
+    default = Choice.REFUSE if seen.slice == ALL else Choice.ACCEPT
+    is_accepted = (rule.too_few or default) == Choice.ACCEPT and not always
+    few_groups = groups < min(seen.records, FEWEST_GROUPS)
+    in_groups = f" in {counted(groups, 'group')}" if few_groups else ""
+    least = "" if always else f"at least {rule.least}, in {FEWEST_GROUPS} groups, and "
+    found = seen.failed(
+        f"cannot be judged by {seen.records:,} records{in_groups} ({least}both classes for such as "
+        "AUC, and weights above 0): evaluate on more"
+        + ("" if always or is_accepted else ", or accept it by too_few")
+    )
+    return replace(found, verdict=TOO_FEW) if is_accepted else found
+
+
+def _not_finite(seen: Verdict) -> str:
+    return f"is {seen.value}, no finite number: look for missing values in the records of the split"
 
 
 def shown(value: float, apart_from: float = math.nan) -> str:
@@ -117,97 +321,3 @@ def shown(value: float, apart_from: float = math.nan) -> str:
         if float(text) != apart_from and math.isclose(float(text), value, rel_tol=0.2):
             break
     return text
-
-
-def of_batches(rule: Rule, name: str, value: float, records: int) -> Verdict:
-    """The verdict of a bound on a value that has no interval, as it is measured by batches."""
-    seen = {
-        "rule": str(rule),
-        "bound": rule.bound,
-        "metric": name,
-        "slice": ALL,
-        "records": records,
-        "value": value,
-        "interval": (math.nan, math.nan),
-    }
-    return bounded(rule, seen)
-
-
-def bounded(rule: Rule, seen: Mapping[str, Any]) -> Verdict:
-    """The verdict of a bound; ``seen`` has those fields of it that the rule does not decide."""
-    assert rule.bound is not None
-    value, below = seen["value"], rule.kind == RuleKind.AT_LEAST
-    if not math.isfinite(value):
-        return Verdict(**seen, verdict=FAIL, reason=_not_finite(seen))
-    if value >= rule.bound if below else value <= rule.bound:
-        return Verdict(**seen, verdict=PASS)
-    reason = (
-        f"{_named(seen)} is {shown(value, rule.bound)}, {'below' if below else 'above'} the "
-        f"threshold of {rule.bound:g}: train longer, change the model, or "
-        f"{'lower' if below else 'raise'} the threshold"
-    )
-    return Verdict(**seen, verdict=FAIL, reason=reason)
-
-
-def _of_gain(rule: Rule, seen: dict[str, Any], gain: Estimate, probability: float) -> Verdict:
-    seen = {**seen, "detectable": gain.detectable(rule.level)}
-    if probability >= rule.level:
-        return Verdict(**seen, verdict=PASS, probability=probability)
-    high, low = (-each for each in gain.interval(rule.level))
-    ours, theirs = seen["value"], seen["baseline"]
-    reason = (
-        f"{_named(seen)} is {shown(ours, theirs)}, and {shown(theirs, ours)} of the baseline: "
-        f"worse by {shown(-gain.value)} ({100 * (1 - rule.level):g} % interval {shown(low)} to "
-        f"{shown(high)}, {seen['records']:,} records)"
-        + (f", where {rule.by:g} is allowed" if rule.by else "")
-    )
-    return Verdict(**seen, verdict=FAIL, probability=probability, reason=reason)
-
-
-def _seen(rule: Rule, name: str, sums: Sums, number: int) -> dict[str, Any]:
-    """The fields of a verdict that the rule does not decide."""
-    found = sums.estimate(CANDIDATE, name, number)
-    return {
-        "rule": str(rule),
-        "bound": rule.bound if rule.bound is not None else 0.0,
-        "metric": name,
-        "slice": sums.slicing.names[number],
-        "records": sums.records(number),
-        "value": found.value,
-        "interval": found.interval(rule.level),
-    }
-
-
-def _has_enough(rule: Rule, seen: Mapping[str, Any]) -> bool:
-    return _is_always_judged(rule, seen) or bool(seen["records"] >= rule.least)
-
-
-def _is_always_judged(rule: Rule, seen: Mapping[str, Any]) -> bool:
-    """Whether it is a bound for all records, without which a model would pass unseen."""
-    return rule.kind != RuleKind.NO_WORSE and seen["slice"] == ALL
-
-
-def _too_few(rule: Rule, seen: dict[str, Any], groups: int) -> Verdict:
-    always, records = _is_always_judged(rule, seen), seen["records"]
-    default = Choice.REFUSE if seen["slice"] == ALL else Choice.ACCEPT
-    is_accepted = (rule.too_few or default) == Choice.ACCEPT and not always
-    in_groups = f" in {counted(groups, 'group')}" if groups < min(records, FEWEST_GROUPS) else ""
-    least = "" if always else f"at least {rule.least}, in {FEWEST_GROUPS} groups, and "
-    reason = (
-        f"{_named(seen)} cannot be judged by {records:,} records{in_groups} ({least}both classes "
-        "for such as AUC, and weights above 0): evaluate on more"
-        + ("" if always or is_accepted else ", or accept it by too_few")
-    )
-    return Verdict(**seen, verdict=TOO_FEW if is_accepted else FAIL, reason=reason)
-
-
-def _named(seen: Mapping[str, Any]) -> str:
-    where = seen["slice"]
-    return seen["metric"] if where == ALL else f"{seen['metric']} of {where}"
-
-
-def _not_finite(seen: Mapping[str, Any]) -> str:
-    return (
-        f"{_named(seen)} is {seen['value']}, no finite number: look for missing values in the "
-        "records of the split"
-    )

@@ -155,41 +155,19 @@ def promote(
             or by their numbers where these are equal or unknown, and ``older`` does not allow that.
         FinalError: the version is not complete, or is just removed by retention.
     """
-    _check_complete(store, version)
 
     def chosen(alias: Alias | None) -> int | None:
-        if alias is not None and alias.version == version:
+        if alias is None:
+            return version
+        if alias.version == version:
             return None
-        if alias is not None and not older:
+        if not older:
             _check_order(alias, version, until)
-        _announce(store, version)
-        _check_complete(store, version)
         return version
 
     end = None if until is None else until.isoformat()
     about = {"by": by, "reason": reason, "metrics": metrics or {}, "until": end}
     return _change(store, "promote", chosen, about)
-
-
-def _check_complete(store: Store, version: int) -> None:
-    if not store.exists(f"{version}/{MANIFEST}"):
-        raise FinalError(
-            f"{store.url} has no complete version {version}; its newest is {newest_version(store)}"
-        )
-
-
-def _announce(store: Store, version: int) -> None:
-    """Announce that the version is about to be served, so that retention keeps it.
-
-    Raises:
-        FinalError: retention has begun to remove it.
-    """
-    store.put(f"{PROMOTIONS}/{version}.json", b"{}\n")
-    if store.exists(f"{REMOVALS}/{version}.json"):
-        raise FinalError(
-            f"version {version} of {store.url} is being removed, because it is older than "
-            "retention keeps: promote another one"
-        )
 
 
 def _check_order(alias: Alias, version: int, until: datetime | None) -> None:
@@ -223,12 +201,31 @@ def rollback(store: Store, *, by: str, reason: str = "") -> Alias:
                 f"version {alias.version} of {store.url} is the first that was promoted: there is "
                 "none to roll back to"
             )
-        _announce(store, before)
-        if not store.exists(f"{before}/{MANIFEST}"):
-            raise FinalError(f"version {before} of {store.url} was deleted: promote another one")
         return before
 
     return _change(store, "rollback", chosen, {"by": by, "reason": reason})
+
+
+def _announce(store: Store, version: int) -> None:
+    """Announce that the version is about to be served, so that retention keeps it.
+
+    Raises:
+        FinalError: it is not complete, or retention has begun to remove it.
+    """
+    _check_complete(store, version)
+    store.put(f"{PROMOTIONS}/{version}.json", b"{}\n")
+    if store.exists(f"{REMOVALS}/{version}.json"):
+        raise FinalError(
+            f"version {version} of {store.url} is being removed, because it is older than "
+            "retention keeps: promote another one"
+        )
+    _check_complete(store, version)  # after the mark: a removal may just have ended
+
+
+def _check_complete(store: Store, version: int) -> None:
+    if not store.exists(f"{version}/{MANIFEST}"):
+        newest = newest_version(store)
+        raise FinalError(f"{store.url} has no complete version {version}; its newest is {newest}")
 
 
 def _change(
@@ -246,6 +243,7 @@ def _change(
         version = chosen(result)
         if version is None:
             return None
+        _announce(store, version)
         previous, history = (None, ()) if result is None else (result.version, result.history)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         change = AliasChange(action=action, version=version, previous=previous, at=at, **about)

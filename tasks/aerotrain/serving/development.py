@@ -8,9 +8,7 @@ import json
 import re
 import tempfile
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,20 +18,13 @@ from typing import Any
 import tensorflow as tf
 
 from aerotrain.contract.errors import AerotrainError, FinalError
-from aerotrain.contract.layout import VERSIONS, is_path_segment
+from aerotrain.contract.layout import is_path_segment
 from aerotrain.serving.pull import POLL, Puller
 from aerotrain.serving.requests import read_requests
 from aerotrain.serving.rest import BadRequestError, inputs_of, response_of
 from aerotrain.serving.signature import SIGNATURE, Arrays, loaded_inputs
-from aerotrain.store import MANIFEST, open_store
-
-#: The manifest of a version of a pipeline, which is written last.
-_MANIFEST = re.compile(rf"[^/]+/{VERSIONS}/[0-9]+/{MANIFEST}$")
 
 _PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/(\d{1,18}))?(:predict)?")
-
-#: The most models that are loaded in advance, and that are loaded at once.
-_WARM, _MOST = 3, 16
 
 #: The most bytes of a request.
 _MOST_BYTES = 2**28
@@ -48,8 +39,7 @@ class Loaded:
     """A version of a model, loaded as TensorFlow Serving loads it."""
 
     version: int
-    signatures: Mapping[str, Any]
-    #: Kept, because its functions do not keep its variables.
+    #: With its variables, which its signatures do not keep.
     module: Any
 
     @classmethod
@@ -58,11 +48,10 @@ class Loaded:
 
         The first answer of each size takes longer. TensorFlow Serving does the same.
         """
-        module = tf.saved_model.load(str(folder))
-        loaded = cls(int(folder.name), module.signatures, module)
+        loaded = cls(int(folder.name), tf.saved_model.load(str(folder)))
         for exchange in read_requests(folder):
             try:
-                _outputs(loaded.signatures[SIGNATURE], exchange.inputs)
+                _outputs(loaded.module.signatures[SIGNATURE], exchange.inputs)
             except BadRequestError as error:
                 print(f"{folder}: it fails for its own request: {error}", flush=True)
         return loaded
@@ -74,13 +63,13 @@ class Loaded:
             BadRequestError: it is not what the signature takes.
         """
         name = (isinstance(request, dict) and request.get("signature_name")) or SIGNATURE
-        if not isinstance(name, str) or name not in self.signatures:
+        signatures = self.module.signatures
+        if not isinstance(name, str) or name not in signatures:
             raise BadRequestError(
-                f"the model has no signature {name!r}; it has {', '.join(self.signatures)}"
+                f"the model has no signature {name!r}; it has {', '.join(signatures)}"
             )
-        signature = self.signatures[name]
-        arrays, rows = inputs_of(request, loaded_inputs(signature))
-        return response_of(_outputs(signature, arrays), rows=rows)
+        arrays, rows = inputs_of(request, loaded_inputs(signatures[name]))
+        return response_of(_outputs(signatures[name], arrays), rows=rows)
 
 
 def _outputs(signature: Any, inputs: Arrays) -> Arrays:
@@ -102,37 +91,14 @@ class Models:
     def __init__(self, store: str, folder: Path, *, poll: float = POLL) -> None:
         self._store, self._folder, self._poll = store.rstrip("/"), folder, poll
         self._lock = threading.Lock()
-        #: By name and version, which is None for the one that is served; the last used last.
-        self._models: OrderedDict[tuple[str, int | None], _Model] = OrderedDict()
+        #: By name and version, which is None for the one that is served.
+        self._models: dict[tuple[str, int | None], tuple[Puller, Loaded]] = {}
         self._closed = threading.Event()
         threading.Thread(target=self._follow, daemon=True).start()
 
     def close(self) -> None:
         """End the thread."""
         self._closed.set()
-
-    def _follow(self) -> None:
-        while not self._closed.wait(self._poll):
-            with self._lock:
-                models = list(self._models.items())
-            for (name, _), model in models:
-                try:
-                    model.follow()
-                except AerotrainError as error:
-                    print(f"{name}: version {model.loaded.version} stays: {error}", flush=True)
-
-    def warm_up(self) -> None:
-        """Load the models that were exported last, before they are asked."""
-        try:
-            manifests = [e for e in open_store(self._store).list() if _MANIFEST.match(e.key)]
-        except AerotrainError as error:
-            print(f"no model is loaded in advance: {error}", flush=True)
-            return
-        manifests.sort(key=lambda each: -each.modified)
-        names = dict.fromkeys(each.key.partition("/")[0] for each in manifests)
-        for name in list(names)[:_WARM]:
-            with suppress(NotFoundError):  # it was removed meanwhile
-                self.get(name)
 
     def get(self, name: str, version: int | None = None) -> Loaded:
         """The version of a model that is served, or the given one, once it is loaded.
@@ -143,37 +109,30 @@ class Models:
         if not is_path_segment(name):
             raise NotFoundError(f"there is no model {name!r}")
         with self._lock:
-            model = self._models.pop((name, version), None)
-            if model is None:
+            if (name, version) not in self._models:
                 folder = self._folder / name / str(version or "served")
                 try:
-                    model = _Model(name, Puller(f"{self._store}/{name}", folder, version))
+                    puller = Puller(f"{self._store}/{name}", folder, version)
+                    puller.sync()
                 except FinalError as error:
                     raise NotFoundError(str(error)) from error
-            self._models[name, version] = model
-            if len(self._models) > _MOST:
-                self._models.popitem(last=False)
-        return model.loaded
+                self._models[name, version] = puller, self._load(name, puller)
+        return self._models[name, version][1]
 
+    def _load(self, name: str, puller: Puller) -> Loaded:
+        loaded = Loaded.of(puller.folder / str(puller.version))
+        print(f"{name}: version {loaded.version} is loaded", flush=True)
+        return loaded
 
-class _Model:
-    """The version of one model that is in the folder of ``puller``."""
-
-    def __init__(self, name: str, puller: Puller) -> None:
-        self._name, self._puller = name, puller
-        puller.sync()
-        self.loaded = self._load()
-
-    def follow(self) -> None:
-        """Load the version that is served, if it is another one."""
-        self._puller.sync()
-        if self._puller.version != str(self.loaded.version):
-            self.loaded = self._load()
-
-    def _load(self) -> Loaded:
-        found = Loaded.of(self._puller.folder / str(self._puller.version))
-        print(f"{self._name}: version {found.version} is loaded", flush=True)
-        return found
+    def _follow(self) -> None:
+        while not self._closed.wait(self._poll):
+            for key, (puller, loaded) in list(self._models.items()):
+                try:
+                    puller.sync()
+                    if puller.version != str(loaded.version):
+                        self._models[key] = puller, self._load(key[0], puller)
+                except AerotrainError as error:
+                    print(f"{key[0]}: version {loaded.version} stays: {error}", flush=True)
 
 
 _STATUS: Mapping[type[AerotrainError], HTTPStatus] = {
@@ -206,8 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self._predict)
 
     def _status(self) -> dict[str, Any]:
-        status = {"error_code": "OK", "error_message": ""}
         version = str(self._loaded("GET", None).version)
+        status = {"error_code": "OK", "error_message": ""}
         state = {"version": version, "state": "AVAILABLE", "status": status}
         return {"model_version_status": [state]}
 
@@ -254,18 +213,16 @@ class _Handler(BaseHTTPRequestHandler):
 def serve(store: str, port: int) -> None:
     """Serve the models of all pipelines below ``store`` at a port of loopback, for ever.
 
-    It listens when the newest models are loaded.
-
     Raises:
         OSError: the port cannot be used.
     """
-    with tempfile.TemporaryDirectory(prefix="aerotrain-serving-") as folder:
-        models = Models(store, Path(folder))
-        models.warm_up()
-        with DevelopmentServer(models, port) as server:
-            print(
-                f"serving {store} for development: POST to "
-                f"http://127.0.0.1:{server.server_port}/v1/models/PIPELINE:predict",
-                flush=True,
-            )
-            server.serve_forever()
+    with (
+        tempfile.TemporaryDirectory(prefix="aerotrain-serving-") as folder,
+        DevelopmentServer(Models(store, Path(folder)), port) as server,
+    ):
+        print(
+            f"serving {store} for development: POST to "
+            f"http://127.0.0.1:{server.server_port}/v1/models/PIPELINE:predict",
+            flush=True,
+        )
+        server.serve_forever()

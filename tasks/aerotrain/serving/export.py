@@ -1,7 +1,7 @@
 """Export a trained model for TensorFlow Serving, verified by a separate process."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from shutil import rmtree
@@ -17,15 +17,16 @@ from aerotrain.contract.layout import VERSIONS
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Dataset, load_dataset
 from aerotrain.replica import Replica
-from aerotrain.serving.classes import Classes, classes_of, write_classes
-from aerotrain.serving.formats.converter import check_installed, convert
+from aerotrain.serving.classes import classes_of, write_classes
+from aerotrain.serving.formats import check_installed, convert
 from aerotrain.serving.own_process import last_line, seconds_for
+from aerotrain.serving.requests import RECORDS, write_requests
 from aerotrain.serving.servable import Servable
-from aerotrain.serving.signature import by_name
+from aerotrain.serving.signature import by_name, input_names
 from aerotrain.serving.verify import write_part
 from aerotrain.serving.versions import claim_version, model_name, published_version
 from aerotrain.store import MANIFEST, open_store, publish
-from aerotrain.training.input.batches import Transform, batch_spec, first_records, parse, streamed
+from aerotrain.training.input.batches import batch_spec, first_records, parse, streamed
 from aerotrain.training.input.shards import TRAIN_SPLIT, enough, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.error_messages import errors_translated
@@ -65,7 +66,6 @@ def run(replica: Replica) -> str:
     if version is None:
         saved, check = replica.scratch / "saved_model", replica.scratch / "check"
         tolerance = write(replica, arguments, saved, check)
-        verify(saved, check)
         formats = convert(
             arguments.other_formats,
             saved,
@@ -119,25 +119,25 @@ def save_keras_file(model: Any, file: Path) -> None:
 
 
 def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path) -> float:
-    """Write the SavedModel to ``saved``, and to ``check`` its expected outputs on records.
+    """Write the SavedModel to ``saved``, and verify it on records of the split.
 
-    ``check`` has at most about ``_CHECK_BYTES``. The model is verified on further records here.
+    ``check`` keeps the first of these records and their expected outputs, of at most about
+    ``_CHECK_BYTES``.
 
     Returns:
         The accepted difference of predictions.
 
     Raises:
-        FinalError: on further records, the exported model does not reproduce the predictions.
+        FinalError: the exported model does not reproduce the predictions of the trained one.
     """
     trained = ModelManifest.load(arguments.model)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(trained.module, trained.data)
     split = split_of(dataset, arguments.split)
     count = split.records if arguments.records is None else arguments.records
-    shards = enough(split.shards, count)
     with (
         errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch),
-        streamed(arguments.data, shards, replica.scratch) as files,
+        streamed(arguments.data, enough(split.shards, count), replica.scratch) as files,
     ):
         spec = batch_spec(dataset.schema, code.transform)
         model = trained.restore(code, spec, replica.scratch)
@@ -145,16 +145,16 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
         examples = next(batches)
         servable = Servable(model, code.transform, dataset.schema, examples[0])
         servable.save(saved)
-        for name, input_name in servable.renamed.items():
-            print(f"the column {name!r} is the input {input_name!r} of the model", flush=True)
-        outputs = servable.save_requests(examples, saved, model_name(replica.job.store))
-        write_classes(saved, _classes_of(outputs, examples, dataset, code.transform))
-        parts = enumerate(chain([examples], batches))
-        _save_checks(servable, parts, check)
-        further = replica.scratch / "further_check"
-        while _save_checks(servable, parts, further):
-            verify(saved, further)
-            rmtree(further)
+        for name, given in input_names(servable.needed).items():
+            if name != given:
+                print(f"the column {name!r} is the input {given!r} of the model", flush=True)
+        _write_extras(servable, examples[:RECORDS], dataset, saved, model_name(replica.job.store))
+        parts, folder = enumerate(chain([examples], batches)), check
+        while _save_checks(servable, parts, folder):
+            verify(saved, folder)
+            if folder != check:
+                rmtree(folder)
+            folder = replica.scratch / "further_check"
         if arguments.quantize:
             _save_calibration(servable, dataset, arguments, replica)
         if arguments.keras_file:
@@ -162,19 +162,22 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
     return servable.tolerance
 
 
-def _classes_of(
-    outputs: Mapping[str, Any], examples: tf.Tensor, dataset: Dataset, transform: Transform
-) -> dict[str, Classes]:
-    """The classes of those outputs, of the first ``examples``, that predict the label."""
+def _write_extras(
+    servable: Servable, examples: tf.Tensor, dataset: Dataset, saved: Path, name: str
+) -> None:
+    """Write requests of real records with their predictions, and the classes of those outputs that
+    predict the label, next to the SavedModel of the model ``name``."""
+    features = parse(examples, dataset.schema)
+    outputs = servable.outputs(features)
+    write_requests(saved, name, servable.inputs(examples), outputs)
     if dataset.label not in dataset.names:
-        return {}
-    features = parse(examples[: len(next(iter(outputs.values())))], dataset.schema)
-    _, y, _ = keras.utils.unpack_x_y_sample_weight(transform(dict(features)))
+        return
+    _, y, _ = keras.utils.unpack_x_y_sample_weight(servable.transform(dict(features)))
     targets = {} if y is None else by_name(y)
     if len(outputs) == len(targets) == 1:  # whose names may differ
         targets = dict(zip(outputs, targets.values(), strict=True))
     names, labels = dataset.names[dataset.label], np.asarray(features[dataset.label])
-    return classes_of(names, outputs, targets, labels)
+    write_classes(saved, classes_of(names, outputs, targets, labels))
 
 
 def _save_checks(servable: Servable, parts: Iterator[tuple[int, tf.Tensor]], folder: Path) -> int:

@@ -8,7 +8,7 @@ import binascii
 import http.client
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -66,21 +66,16 @@ def _by_input(values: Any, inputs: Schema, title: str) -> Mapping[str, Any]:
             raise BadRequestError(f"{title} must name its inputs; {_taken(inputs)}")
         return dict.fromkeys(inputs, values)
     if values.keys() != inputs.keys():
-        raise BadRequestError(f"{title} has other inputs: {_difference(values, inputs)}")
+        missing = sorted(inputs.keys() - values)
+        unknown = [
+            # An input has underscores for what its column has besides letters and digits of ASCII.
+            name + (nearest(name, missing) or nearest(re.sub("[^A-Za-z0-9]", "_", name), missing))
+            for name in sorted(values.keys() - inputs)
+        ]
+        parts = {"missing": missing, "unknown": unknown}
+        said = [f"{what}: {', '.join(names)}" for what, names in parts.items() if names]
+        raise BadRequestError(f"{title} has other inputs: {'; '.join([*said, _taken(inputs)])}")
     return values
-
-
-def _difference(given: Collection[str], inputs: Schema) -> str:
-    """Which inputs are missing in ``given``, which there are not, and which the model takes."""
-    absent = inputs.keys() - given
-    unknown = (
-        # An input has underscores for what its column has besides letters and digits of ASCII.
-        name + (nearest(name, absent) or nearest(re.sub("[^A-Za-z0-9]", "_", name), absent))
-        for name in sorted({*given} - inputs.keys())
-    )
-    named = {"missing": ", ".join(sorted(absent)), "unknown": ", ".join(unknown)}
-    parts = (f"{title}: {names}" for title, names in named.items() if names)
-    return "; ".join([*parts, _taken(inputs)])
 
 
 def _taken(inputs: Schema) -> str:
@@ -102,17 +97,20 @@ def _array(name: str, values: Any, feature: Feature) -> Any:
     except ValueError:  # lists and values at one level
         nested = np.empty(1, dtype=object)
         nested[0] = values
-    per_record = max(1, prod(nested.shape[1:]))
-    converted: list[Any] = []
+    kinds = {"string": (bytes,), "bool": (bool,)}
+    accepted = kinds.get(feature.dtype, (int, float) if "float" in feature.dtype else (int,))
+    converted = []
     for place, value in enumerate(nested.ravel().tolist()):
-        try:
-            converted.append(_value(value, feature.dtype))
-        except ValueError as error:
+        found = _bytes_of(value) if feature.dtype == "string" else value
+        if type(found) not in accepted:
             shown = json.dumps(value)
             raise BadRequestError(
-                f"the input {name!r} of record {place // per_record}, counted from 0: "
-                f"{shown if len(shown) <= 200 else f'{shown[:200]}…'} is {error}"
-            ) from error
+                f"the input {name!r} of record {place // max(1, prod(nested.shape[1:]))}, counted "
+                f"from 0: {shown if len(shown) <= 200 else f'{shown[:200]}…'} is not of the type "
+                f"{feature.dtype}, or beside lists of another length; send a missing number as "
+                'NaN, and a missing text as ""'
+            )
+        converted.append(found)
     if not nested.ndim or not fits(nested.shape[1:], feature.shape):
         raise BadRequestError(
             f"the input {name!r} has the shape {nested.shape}, and must have {feature.shape} for "
@@ -125,30 +123,14 @@ def _array(name: str, values: Any, feature: Feature) -> Any:
         raise BadRequestError(f"the input {name!r} has a number beyond {dtype}: {error}") from error
 
 
-def _value(value: Any, dtype: str) -> Any:
-    """A value of JSON as one of ``dtype``. Raises ``ValueError``."""
-    hint = ""
-    if dtype == "string":
-        if _is_base64(value):
-            try:
-                return base64.b64decode(value["b64"], validate=True)
-            except binascii.Error as error:
-                raise ValueError(f"no base64: {error}") from error
-        if isinstance(value, str):
-            return value.encode()
-        hint = 'send a missing text as ""'
-    elif dtype == "bool":
-        if isinstance(value, bool):
-            return value
-    elif isinstance(value, int) and not isinstance(value, bool):
+def _bytes_of(value: Any) -> Any:
+    """A text, or bytes in base64, as bytes; anything else as it is."""
+    if isinstance(value, str):
+        return value.encode()
+    try:
+        return base64.b64decode(value["b64"], validate=True) if _is_base64(value) else value
+    except binascii.Error:
         return value
-    elif "float" in dtype:
-        if isinstance(value, float):
-            return value
-        hint = "send a missing number as NaN"
-    if isinstance(value, list):
-        raise ValueError("a list beside lists of another length, or beside single values")
-    raise ValueError(f"not of the type {dtype}" + (f"; {hint}" if value is None and hint else ""))
 
 
 def response_of(outputs: Arrays, *, rows: bool) -> dict[str, Any]:
@@ -181,11 +163,9 @@ def _rows(listed: Mapping[str, list[Any]]) -> list[Any]:
 
 def _is_text(strings: Any) -> bool:
     try:
-        for each in strings.ravel():
-            each.decode()
+        return all(isinstance(each.decode(), str) for each in strings.ravel())
     except UnicodeDecodeError:
         return False
-    return True
 
 
 def _listed(array: Any, *, as_bytes: bool) -> Any:
@@ -226,7 +206,7 @@ class Client:
     """Asks for predictions, with rows as JSON; for one thread at a time."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+        self._path = endpoint.path
         self._connection = http.client.HTTPConnection(
             endpoint.host, endpoint.port, timeout=_TIMEOUT
         )
@@ -238,7 +218,7 @@ class Client:
             FinalError: it has refused to load it.
         """
         try:
-            status = self._ask("GET", self._endpoint.path)
+            status = self._ask("GET", self._path)
         except (TemporaryError, FinalError):
             return False  # it is not up, or does not know the version yet
         state = status["model_version_status"][0]
@@ -254,7 +234,7 @@ class Client:
             TemporaryError: it does not answer.
         """
         body = json.dumps({"instances": instances_of(inputs)}).encode()
-        rows = self._ask("POST", f"{self._endpoint.path}:predict", body)["predictions"]
+        rows = self._ask("POST", f"{self._path}:predict", body)["predictions"]
         if not isinstance(rows[0], dict) or _is_base64(rows[0]):
             return {"": np.array(_decoded(rows))}
         return {name: np.array(_decoded([row[name] for row in rows])) for name in rows[0]}

@@ -1,6 +1,6 @@
 """A trained model as a SavedModel that loads without Keras and without this project."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Schema
-from aerotrain.serving.requests import RECORDS, write_requests
-from aerotrain.serving.signature import SIGNATURE, by_name, input_names
+from aerotrain.serving.signature import by_name, input_names
 from aerotrain.serving.verify import close, write_part
 from aerotrain.training.input.batches import Transform, parse
 from aerotrain.training.internals import keras3, tensorflow2
@@ -43,7 +42,7 @@ class Servable:
         record: tf.Tensor | None = None,
     ) -> None:
         self._model = model
-        self._transform = transform
+        self.transform = transform
         self._schema = schema
         #: The tables that the transform has made in graphs.
         self._tables: list[Any] = []
@@ -54,7 +53,7 @@ class Servable:
     def predict(self, features: Features) -> Outputs:
         """The model's outputs for a batch of all features; a single one is ``predictions``."""
         with nullcontext() if tf.executing_eagerly() else tensorflow2.tables_kept(self._tables):
-            transformed = self._transform(dict(features))
+            transformed = self.transform(dict(features))
         x, _, _ = keras.utils.unpack_x_y_sample_weight(transformed)
         given = KERAS.predict(self._model, x)
         return {name: tf.convert_to_tensor(value) for name, value in by_name(given).items()}
@@ -64,12 +63,6 @@ class Servable:
         """The accepted difference of predictions, absolute or relative."""
         dtypes = {layer.compute_dtype for layer in keras3.layers(self._model)}
         return max(TOLERANCES.get(dtype, _TOLERANCE) for dtype in dtypes)
-
-    @property
-    def renamed(self) -> dict[str, str]:
-        """The inputs of the signature that have other names than their features."""
-        names = input_names(self.needed)
-        return {name: each for name, each in names.items() if name != each}
 
     def save(self, folder: Path) -> None:
         """Write a SavedModel with two signatures.
@@ -89,11 +82,10 @@ class Servable:
 
         examples = tf.TensorSpec([None], tf.string, name="examples")
         inputs = {names[name]: each for name, each in _specs(self.needed).items()}
+        given = ((serving_default, inputs), (serialized_examples, examples))
         signatures = {
-            SIGNATURE: tf.function(serving_default, [inputs]).get_concrete_function(),
-            "serialized_examples": tf.function(
-                serialized_examples, [examples]
-            ).get_concrete_function(),
+            function.__name__: tf.function(function, [spec]).get_concrete_function()
+            for function, spec in given
         }
         module = tf.Module()
         # Only the variables: with the model itself, Keras's own format would be written, too.
@@ -112,15 +104,17 @@ class Servable:
         """
         features = parse(examples, self._schema)
         tolerance = self.tolerance
-        outputs, again = (self._from_saved_state(features) for _ in range(2))
-        self._check_repeatable(n for n in outputs if not close(again[n], outputs[n], tolerance))
-        write_part(
-            file,
-            examples=examples.numpy(),
-            inputs=self.inputs(examples),
-            outputs=outputs,
-            tolerance=tolerance,
-        )
+        outputs, again = (self.outputs(features) for _ in range(2))
+        differing = [name for name in outputs if not close(again[name], outputs[name], tolerance)]
+        if differing:
+            raise FinalError(
+                f"predictions ({', '.join(differing)}) for the same records differ from call to "
+                "call, so the export cannot be verified, and nothing was published: draw random "
+                "numbers by keras.random with a SeedGenerator, whose state is exported, or in "
+                "training only, and keep state in TensorFlow's variables"
+            )
+        given = {"examples": examples.numpy(), "inputs": self.inputs(examples)}
+        write_part(file, **given, outputs=outputs, tolerance=tolerance)
 
     def inputs(self, examples: tf.Tensor) -> dict[str, Any]:
         """The inputs of the signature for real records, as arrays by name."""
@@ -128,18 +122,7 @@ class Servable:
         names = input_names(self.needed)
         return {given: features[name].numpy() for name, given in names.items()}
 
-    def save_requests(self, examples: tf.Tensor, saved: Path, model: str) -> dict[str, Any]:
-        """Write requests of real records, with their predictions, next to the SavedModel.
-
-        Returns:
-            The predictions, as arrays by the names of outputs.
-        """
-        examples = examples[:RECORDS]
-        outputs = self._from_saved_state(parse(examples, self._schema))
-        write_requests(saved, model, self.inputs(examples), outputs)
-        return outputs
-
-    def _from_saved_state(self, features: Features) -> dict[str, Any]:
+    def outputs(self, features: Features) -> dict[str, Any]:
         """The predictions as arrays; states that they change, as seeds, keep their values."""
         owners = [each for each in self._owners() if isinstance(each, tf.Variable)]
         before = [(each, each.numpy()) for each in owners if not each.trainable]
@@ -147,25 +130,6 @@ class Servable:
         for variable, value in before:
             variable.assign(value)
         return {name: value.numpy() for name, value in outputs.items()}
-
-    def _check_repeatable(self, differing: Iterable[str]) -> None:
-        if not (names := ", ".join(differing)):
-            return
-        graph = self._graph.as_graph_def()
-        nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
-        # Only operations that draw numbers from a state of their own have this attribute.
-        draws = [node.name for node in nodes if "seed2" in node.attr]
-        why = (
-            f"{draws[0]} draws random numbers: draw them by keras.random with a SeedGenerator, "
-            "whose state is exported, or in training only"
-            if draws
-            else "check whether the model or its transform keeps state outside of TensorFlow's "
-            "variables"
-        )
-        raise FinalError(
-            f"predictions ({names}) for the same records differ from call to call, so the export "
-            f"cannot be verified, and nothing was published; {why}"
-        )
 
     def _completed(self, features: Features) -> Features:
         """``features``, and those of one record that only labels and sample weights depend on."""

@@ -58,12 +58,8 @@ def run(replica: Replica) -> dict[str, float]:
         with closing(Client(endpoint)) as client:
             for number, exchange in enumerate(exchanges):
                 _compare(client, exchange, tolerance, f"request {number}")
-        milliseconds = latencies(
-            endpoint,
-            [each.inputs for each in exchanges[1:]],
-            rate=arguments.rate,
-            seconds=arguments.seconds,
-        )
+        alone = [each.inputs for each in exchanges[1:]]
+        milliseconds = latencies(endpoint, alone, rate=arguments.rate, seconds=arguments.seconds)
     figures = {f"p{each}_ms": float(np.percentile(milliseconds, each)) for each in (50, 99)}
     figures["requests"] = len(milliseconds)
     shown = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
@@ -93,12 +89,14 @@ def _server(
     if replica.has_server:
         yield REST_PORT, lambda: None
         return
+    store = pipeline.rpartition("/")[0]
+    development = [sys.executable, "-P", "-m", "aerotrain", "serve", store, "--port", "{rest_port}"]
     log = replica.scratch / "server.log"
     with reserved_ports(2) as (rest, grpc), log.open("wb") as output:
         values = {"rest_port": str(rest.number), "grpc_port": str(grpc.number)}
         command = [
             word.format(name=folder.name, folder=folder, **values)
-            for word in arguments.command or _development(pipeline)
+            for word in arguments.command or development
         ]
         try:
             server = subprocess.Popen(
@@ -117,12 +115,6 @@ def _server(
         finally:
             server.kill()
             server.wait()
-
-
-def _development(pipeline: str) -> Sequence[str]:
-    store = pipeline.rpartition("/")[0]
-    command = [sys.executable, "-P", "-m", "aerotrain", "serve", store]
-    return [*command, "--port", "{rest_port}"]
 
 
 def wait_until_ready(endpoint: Endpoint, seconds: float, check: Callable[[], None]) -> None:
@@ -151,14 +143,11 @@ def _compare(client: Client, exchange: Exchange, tolerance: float, title: str) -
         if value is None:
             raise FinalError(f"{title}: there is no output {name!r}, only {', '.join(answered)}")
         if not close(value.astype(expected.dtype), expected, tolerance):
+            ours, theirs = (each.ravel()[:4] for each in (value, expected))
             raise FinalError(
                 f"{title}: the output {name!r} differs from the trained model's by more than "
-                f"{tolerance:g}: {_shown(value)} instead of {_shown(expected)}"
+                f"{tolerance:g}: {ours} instead of {theirs}"
             )
-
-
-def _shown(value: Any) -> str:
-    return np.array2string(np.asarray(value).ravel()[:4], precision=6)
 
 
 def latencies(

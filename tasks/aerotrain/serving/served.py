@@ -9,7 +9,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.steps import Format
 from aerotrain.data.dataset import Schema
-from aerotrain.serving.formats.converter import predictor
+from aerotrain.serving.formats import predictor
 from aerotrain.serving.servable import Features, Outputs
 from aerotrain.serving.signature import SIGNATURE, Arrays, Signature, by_name, loaded_inputs
 from aerotrain.store import CorruptError, MissingError, StoreRefused, fetch, open_store

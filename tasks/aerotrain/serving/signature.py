@@ -77,13 +77,11 @@ class Signature:
 
 def _features(tensors: Mapping[str, Any]) -> dict[str, Feature]:
     """The features of tensors ``(batch, *shape)``, by name."""
-    return {
-        name: Feature(
-            tf.as_dtype(tensors[name].dtype).name,
-            tuple(each.size for each in tensors[name].tensor_shape.dim[1:]),
-        )
-        for name in sorted(tensors)
-    }
+    found = {}
+    for name, tensor in sorted(tensors.items()):
+        shape = tuple(each.size for each in tensor.tensor_shape.dim[1:])
+        found[name] = Feature(tf.as_dtype(tensor.dtype).name, shape)
+    return found
 
 
 def loaded_inputs(loaded: Any) -> Schema:

@@ -3,7 +3,6 @@
 What imports Arrow or TensorFlow is imported on use: other commands and their help do without.
 """
 
-import os
 import signal
 import sys
 from argparse import Namespace
@@ -15,6 +14,7 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.retention import RetentionPolicy
+from aerotrain.serving import origin
 from aerotrain.serving.alias import promote, rollback
 from aerotrain.serving.pull import Puller, follow
 from aerotrain.store import open_store
@@ -72,14 +72,8 @@ def _serve(given: Namespace) -> None:
         ) from error
 
 
-def _reproduce(given: Namespace) -> None:
-    from aerotrain.reproduction.command import run
-
-    run(given, os.environ)
-
-
 def _retention(given: Namespace) -> None:
-    from aerotrain.retention.removal import run
+    from aerotrain.retention import run
 
     run(given)
 
@@ -186,16 +180,13 @@ OTHERS: Mapping[str, Subcommand] = {
         more="It has TensorFlow Serving's REST API, and follows what is promoted.",
         flags=(_PIPELINES, _flag("--port", type=int, default=8501, help="its port (8501)")),
     ),
-    "reproduce": Subcommand(
-        run=_reproduce,
-        help="print what a version was made of, and what of that has changed since",
-        more="With --run, the model is trained again on this machine, and the weights are "
-        "compared.",
+    "origin": Subcommand(
+        run=origin.run,
+        help="print what a version was made of: data, code, options, packages",
         flags=(
             _flag("version", help="URL of a version, or its number with --store"),
             _flag("--store", help=_VERSIONS),
             _flag("--json", action="store_true", help="print one JSON document"),
-            _flag("--run", action="store_true", help="train again here, and compare the weights"),
         ),
     ),
     "retention": Subcommand(
