@@ -103,17 +103,13 @@ def test_a_training_continues_during_a_store_outage_and_catches_up(digits, s3_ur
     assert complete_checkpoints(open_store(f"{s3_url}/runs/away/train"))[-1].step == last
 
 
-def test_a_training_past_its_outage_deadline_ends_and_names_its_local_checkpoint(
-    digits, s3_url, wire
-):
+def test_a_training_past_its_outage_deadline_ends(digits, s3_url, wire):
     with train(digits, wire, s3_url, **{"store-timeout": 2}) as process:
         read_until(process, "is in the store")
         wire.cut()
         said = process.communicate(timeout=120)[0]
         assert process.returncode == ExitCode.TEMPORARY, said
     assert "the store has failed for more than 2 s" in said
-    local = said.split("on this machine are the checkpoints ")[1].split()[0].rstrip(",;")
-    assert "/checkpoints/0001-0000" in local
 
 
 def test_a_training_that_ends_during_a_store_outage_waits_for_the_store(digits, s3_url, wire):

@@ -67,11 +67,11 @@ class MeshCheckpoints(Checkpoints):
 
     def _meet(self) -> None:
         """Wait until every process has called this, and its operations are done."""
-        dtensor.barrier(self._counter.layout.mesh, "published")
+        dtensor.barrier(self._context.counter.layout.mesh, "published")
 
     def save(self, state: SavedState) -> None:
         tensorflow2.wait_for_operations()  # which may still assign variables
-        if self._is_chief:
+        if self._context.is_chief:
             super().save(state)
             return
         name = self._name()

@@ -41,14 +41,16 @@ Counts = list[tf.Tensor]
 class TrainStep:
     """One step of one replica, to be called through ``strategy.run``.
 
-    ``counter`` is an int64 variable that holds the number of steps done.
+    ``counter`` is an int64 variable that holds the number of steps done. With ``fused``, the
+    optimizer updates large variables by one operation each.
     """
 
-    def __init__(self, model: keras.Model, counter: tf.Variable) -> None:
+    def __init__(self, model: keras.Model, counter: tf.Variable, *, fused: bool = True) -> None:
         self.metrics = MetricState(model)
         self.model = model
         self._counter = counter
-        fuse(inner(model.optimizer))
+        if fused:
+            fuse(inner(model.optimizer))
 
     def __call__(self, sums: MetricValues, batch: Any) -> StepResult:
         """Train on one batch of ``x``, ``(x, y)`` or ``(x, y, sample_weight)``."""
@@ -122,10 +124,12 @@ class TrainStep:
         model = self.model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         scope = self._scope(sums)
+        whole = scope if scope.fetched or self.metrics.in_call else nullcontext()
         with tf.GradientTape() as tape:
             tape.watch([each for each in scope.fetched.values() if each.dtype.is_floating])
-            y_pred = self._forward(x, scope)
-            added_losses = self._added_losses(scope)
+            with whole:
+                y_pred = keras3.call(model, x, training=True)
+            added_losses = [*scope.losses, *self._losses_of_weights(scope)]
             with scope:
                 loss = keras3.compute_loss(model, x, y, y_pred, sample_weight, added_losses)
                 keras3.track_loss(model, loss, length(x))
@@ -143,12 +147,15 @@ class TrainStep:
     def _scope(self, sums: MetricValues) -> MetricScope:
         return self.metrics.scope(sums)
 
-    def _added_losses(self, scope: MetricScope) -> list[tf.Tensor]:
-        return [*scope.losses, *self.model.losses]
-
-    def _forward(self, x: Any, scope: MetricScope) -> Any:
-        with scope if self.metrics.in_call else nullcontext():
-            return keras3.call(self.model, x, training=True)
+    def _losses_of_weights(self, scope: MetricScope) -> list[tf.Tensor]:
+        """The losses that the layers have added outside of ``scope``, and those of regularizers."""
+        if not scope.fetched:
+            return list(self.model.losses)
+        return [
+            each.regularizer(scope.fetched.get(id(each), each))
+            for each in self.model.trainable_weights
+            if each.regularizer is not None
+        ]
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Apply ``gradients`` with the optimizer; return the number of steps done."""
