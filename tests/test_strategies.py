@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from aerotrain.contract.errors import ExitCode, FinalError, SpecError
+from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.standalone.cli import main
@@ -315,20 +315,6 @@ def test_a_communication_library_of_gpus_is_refused_without_gpus():
     arguments = TrainArguments(model="m", data="d", communication="nccl")
     with pytest.raises(FinalError, match=r"joins GPUs.*use 'auto' or 'ring'"):
         ENGINES["multi_worker_mirrored"].build(arguments)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"communication": "rng"}, "communication must be.*did you mean 'ring'"),
-        ({"gradient_dtype": "int8"}, "gradient_dtype.*float32, bfloat16, float16"),
-        ({"synchronized_batch_norm": True, "jit_compile": True}, "which XLA cannot compile"),
-        ({"gradient_accumulation_steps": 0}, "a whole number of 1 or more"),
-    ],
-)
-def test_an_argument_that_cannot_be_is_refused(wrong, message):
-    with pytest.raises(SpecError, match=message):
-        TrainArguments(model="m", data="d", **wrong)
 
 
 def test_layers_with_state_train_compiled_by_xla(steps_of):
