@@ -69,10 +69,6 @@ SHARED = {
         "one_device, its own train step",
         case("central_storage", model="own_step", steps=30, steps_per_execution=10),
     ),
-    "multi_worker_mirrored, 2 devices each": (
-        "one_device",
-        case("multi_worker_mirrored", devices=2, workers=1, communication="ring"),
-    ),
     "multi_worker_mirrored, its own train step": (
         "one_device, its own train step",
         case("multi_worker_mirrored", workers=1, model="own_step", steps=30),
@@ -83,9 +79,9 @@ SHARED = {
         case("multi_worker_mirrored", workers=1, model="looking_up", steps_per_execution=STEPS),
     ),
     # Replicas divide by what is not masked in the whole batch, and add an added term once.
-    "multi_worker_mirrored, masked": (
+    "multi_worker_mirrored, masked, 2 devices each": (
         "one_device, masked",
-        case("multi_worker_mirrored", workers=1, model="masked", steps_per_execution=10),
+        case("multi_worker_mirrored", devices=2, workers=1, model="masked", communication="ring"),
     ),
     "multi_worker_mirrored, masked, microbatches by XLA": (
         "one_device, masked",

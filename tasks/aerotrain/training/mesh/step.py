@@ -46,6 +46,7 @@ class MeshStep(TrainStep):
             )
         check_unconditional("dtensor", model)
         super().__init__(model, counter, fused=False)
+        self.counter = counter
         metrics = {id(each) for each in self.metrics.variables}
         self._weights = [each for each in model.variables if id(each) not in metrics]
         self._slots = list(model.optimizer.variables)
