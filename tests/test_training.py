@@ -1,4 +1,4 @@
-"""Training: the losses of ``fit``, exact steps, every rejection, and real clusters."""
+"""Training: exact steps, every rejection, and real clusters."""
 
 import json
 import threading
@@ -6,8 +6,6 @@ from pathlib import Path
 from queue import Queue
 from types import SimpleNamespace
 
-import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -23,10 +21,8 @@ from aerotrain.training.hooks.report import Pace
 from aerotrain.training.input.batches import parse
 from aerotrain.training.input.order import Schedule
 from aerotrain.training.input.shards import download
-from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.step_runner import LocalStepRunner, shares
-from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES
 from aerotrain.training.train import run
 from support.training_fixtures import read_until
@@ -65,7 +61,6 @@ def test_the_end_of_a_training_does_not_wait_until_its_input_is_released():
         (40, 2, 50, [20, 20]),
         (41, 2, 50, [21, 20]),
         (120, 2, 50, [40, 40, 40]),
-        (100, 1, 50, [50, 50]),
         (1, 2, 50, [1]),
         (5, 2, 1, [1, 1, 1, 1, 1]),
         (0, 2, 50, []),
@@ -117,38 +112,6 @@ def test_the_pace_is_that_of_the_latest_progress():
     for second in range(3, 30):
         last = pace.at(second, 3520 + 320 * second)
     assert last == 320.0
-
-
-def test_one_device_computes_the_same_losses_as_fit(digits):
-    user = UserCode.load("small")
-    dataset = load_dataset(digits.data)
-    shards = dataset.splits["train"].shards
-    files = [str(file) for file in download(digits.data, shards, digits.folder)]
-    serialized = tf.data.TFRecordDataset(files).batch(32).repeat(3)
-    batches = serialized.map(lambda each: user.transform(parse(each, dataset.schema)))
-
-    keras.utils.set_random_seed(3)
-    theirs = user.build({}, batches.element_spec)
-    history = []
-    log = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: history.append(logs))
-    theirs.fit(batches, steps_per_epoch=120, callbacks=[log], verbose=0)
-
-    distribution = ENGINES["one_device"].build(TrainArguments(model="small", data=""))
-    with distribution.scope():
-        keras.utils.set_random_seed(3)
-        ours = user.build({}, batches.element_spec)
-        counter = tf.Variable(0, dtype=tf.int64)
-    step = TrainStep(ours, counter)
-    step_runner = LocalStepRunner(distribution, step, batches, per_execution=1)
-    results = [step.metrics.results(ran.sums) for ran in step_runner.run(120)]
-
-    for name in ("loss", "accuracy"):
-        np.testing.assert_allclose(
-            [each[name] for each in results], [each[name] for each in history], rtol=1e-5
-        )
-    for our, their in zip(ours.variables, theirs.variables, strict=True):
-        np.testing.assert_allclose(our.numpy(), their.numpy(), rtol=1e-5, atol=1e-6)
-    assert counter.numpy() == ours.optimizer.iterations.numpy() == 120
 
 
 def test_progress_is_readable_by_people_programs_and_tensorboard(digits, trained, capfd):

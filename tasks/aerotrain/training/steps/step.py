@@ -77,13 +77,32 @@ class TrainStep:
         A microbatch has a ``weight``, its part of the records of its batch; one of 0 does not
         change the sums. ``totals`` are those of ``Microbatch``.
         """
-        if weight is None:
-            return self._compute(sums, batch)
-        part = Microbatch(weight, counts_all=self.counts_all, totals=totals)
+        model = self.model
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        scope = self._scope(sums)
+        # Layers are called in it if they read fetched weights, or update metrics.
+        layers = scope if scope.fetched or self.metrics.in_call else nullcontext()
+        part = None
+        if weight is not None:
+            part = Microbatch(weight, counts_all=self.counts_all, totals=totals)
         with keras3.sharing(part):
-            gradients, loss, (*added, bad) = self._compute(sums, batch, weight)
-        kept = [tf.where(weight > 0, new, old) for new, old in zip(added, sums[:-1], strict=True)]
-        return gradients, loss, [*kept, bad]
+            with tf.GradientTape() as tape:
+                tape.watch([each for each in scope.fetched.values() if each.dtype.is_floating])
+                with layers:
+                    y_pred = keras3.call(model, x, training=True)
+                added_losses = [*scope.losses, *self._losses_of_weights(scope)]
+                with scope:
+                    loss = keras3.compute_loss(model, x, y, y_pred, sample_weight, added_losses)
+                    keras3.track_loss(model, loss, length(x))
+                counted = loss if weight is None else loss * tf.cast(weight, loss.dtype)
+                scaled = model.optimizer.scale_loss(counted)
+            gradients = _gradients(tape, scaled, model.trainable_weights, scope.fetched)
+            with scope, keras3.measuring():
+                model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        added = self.metrics.of(scope)
+        if weight is not None:
+            added = [tf.where(weight > 0, *pair) for pair in zip(added, sums[:-1], strict=True)]
+        return gradients, loss, [*added, sums[-1]]
 
     def counts(self, weight: tf.Tensor, batch: Any) -> Counts:
         """What the losses of a microbatch divide by, where that is not its number of records."""
@@ -117,28 +136,6 @@ class TrainStep:
         """Whether a loss of the user's own may be a mean over something else than records."""
         known = all(keras3.is_of_keras(each) for each in keras3.losses(self.model))
         return keras3.has_own_compute_loss(self.model) or not known
-
-    def _compute(
-        self, sums: MetricValues, batch: Any, weight: tf.Tensor | None = None
-    ) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
-        model = self.model
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        scope = self._scope(sums)
-        whole = scope if scope.fetched or self.metrics.in_call else nullcontext()
-        with tf.GradientTape() as tape:
-            tape.watch([each for each in scope.fetched.values() if each.dtype.is_floating])
-            with whole:
-                y_pred = keras3.call(model, x, training=True)
-            added_losses = [*scope.losses, *self._losses_of_weights(scope)]
-            with scope:
-                loss = keras3.compute_loss(model, x, y, y_pred, sample_weight, added_losses)
-                keras3.track_loss(model, loss, length(x))
-            counted = loss if weight is None else loss * tf.cast(weight, loss.dtype)
-            scaled = model.optimizer.scale_loss(counted)
-        gradients = _gradients(tape, scaled, model.trainable_weights, scope.fetched)
-        with scope, keras3.measuring():
-            model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        return gradients, loss, [*self.metrics.of(scope), sums[-1]]
 
     def _computing(self, _batch: Any, _gradients: Sequence[Any]) -> tf.Tensor:
         """The seconds of computing; not measured where a replica waits only for its batch."""
