@@ -56,7 +56,7 @@ def test_two_processes_go_on_from_a_model_through_a_preemption(digits, trained):
     """What they train is evaluated and exported as any other model."""
     arguments = {"strategy": "dtensor", "model": "small", "start_from": trained}
     arguments |= {"layout": {"dense/kernel": [None, "model"], "dense/bias": ["model"]}}
-    arguments |= {"checkpoint_interval": 0.5, "steps_per_execution": 2}
+    arguments |= {"checkpoint_interval": 20, "steps_per_execution": 2}
     with digits.cluster("halves", epochs=2000, **arguments) as processes:
         said = read_until(processes["chief"], "epoch 1 of 2000: ")
         assert "  taken: " in said
