@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.status import Progress
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.contract.training import TrainArguments
@@ -164,23 +163,6 @@ def test_the_record_on_which_a_transform_fails_is_named(digits):
     with pytest.raises(FinalError) as caught:
         run(digits.replica("train", "named", model="raising", data=digits.data))
     assert first_refused(digits) in str(caught.value)
-
-
-def test_fewer_shards_than_workers_are_refused_before_anything_starts(digits):
-    replica = digits.replica("train", "few", model="small", data=digits.data)
-    job = digits.job(
-        "train",
-        "few",
-        replica.job.arguments,
-        strategy="parameter_server",
-        replicas=(
-            ReplicaSpec(role=Role.CHIEF),
-            ReplicaSpec(role=Role.WORKER, count=9),
-            ReplicaSpec(role=Role.PS),
-        ),
-    )
-    with pytest.raises(FinalError, match="4 shards cannot be shared by 9 readers"):
-        run(type(replica)(job=job, name=replica.name, attempt="1", scratch=replica.scratch))
 
 
 def test_a_corrupted_shard_is_named(digits, tmp_path):
