@@ -28,7 +28,6 @@ def back(replica: str) -> Event:
     [
         ([], 4),
         ([START, CHIEFS_START], 4),
-        ([START, without_place("worker-3")], 3),
         ([START, without_place("worker-0", Failure.NODE), without_place("worker-3")], 2),
         ([START, without_place("worker-3"), back("worker-3")], 4),
         ([START, without_place("worker-3", Failure.CRASH)], 4),

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aerotrain.contract.errors import FinalError, SpecError, SupersededError, TemporaryError
+from aerotrain.contract.errors import FinalError, SupersededError, TemporaryError
 from aerotrain.contract.event_log import EventType, read
 from aerotrain.contract.layout import CHIEF_LOG
-from aerotrain.contract.training import TrainArguments
 from aerotrain.lease import Lease
 from aerotrain.store import StoreUnavailable, open_store, publish
 from aerotrain.training.background.writers import EventWriter, Uploader
-from aerotrain.training.checkpoints.metadata import check_same_config
 from aerotrain.training.checkpoints.retention import (
     Name,
     Retention,
@@ -37,32 +35,21 @@ FILES = {"checkpoint.index": {"bytes": 0, "sha256": "0"}}
 MANIFEST = json.dumps({"version": 1, "files": FILES, "about": {}}).encode()
 
 
-class Gate:
-    """An upload that blocks until it is opened, and records that it ran."""
-
-    def __init__(self, ran, name="gate"):
-        self.begun, self.opened, self.ran, self.name = (
-            threading.Event(),
-            threading.Event(),
-            ran,
-            name,
-        )
-
-    def __call__(self):
-        self.begun.set()
-        assert self.opened.wait(30)
-        self.ran.append(self.name)
-
-
 def test_of_queued_uploads_of_one_name_only_the_newest_runs():
-    ran = []
-    uploader, first = Uploader(deadline=60), Gate(ran, "first")
+    ran, begun, opened = [], threading.Event(), threading.Event()
+
+    def first():
+        begun.set()
+        assert opened.wait(30)
+        ran.append("first")
+
+    uploader = Uploader(deadline=60)
     uploader.send("checkpoint", first)
-    assert first.begun.wait(30)
+    assert begun.wait(30)
     for name in ("second", "third"):
         uploader.send("checkpoint", lambda name=name: ran.append(name))
     assert not uploader.wait(0)
-    first.opened.set()
+    opened.set()
     assert uploader.wait(30)
     assert ran == ["first", "third"]
 
@@ -143,15 +130,13 @@ def test_the_newest_checkpoint_has_the_highest_token_whatever_its_step(tmp_path)
     assert highest_token(store) == 10000
 
 
-def test_a_chief_without_its_lease_deletes_no_checkpoint_of_its_successor(tmp_path, capsys):
+def test_a_chief_without_its_lease_deletes_no_checkpoint_of_its_successor(tmp_path):
     store = open_store(tmp_path.as_uri())
     for name in ("0001-0000000500", "0001-0000000600", "0002-0000000310", "0002-0000000320"):
         store.put(f"checkpoints/{name}/manifest.json", MANIFEST)
     store.put("checkpoints/0002-0000000330/checkpoint.index", b"on its way")
     frozen = Retention(store, keep=1, token=1)
-    frozen.warn_of_incomplete()
     frozen.drop()
-    assert capsys.readouterr().out == ""
     assert complete_checkpoints(store) == [Name(1, 600), Name(2, 310), Name(2, 320)]
     assert store.exists("checkpoints/0002-0000000330/checkpoint.index")
     Retention(store, keep=1, token=2).drop()
@@ -190,18 +175,15 @@ def test_a_lost_lease_is_raised_in_the_training(tmp_path):
     ]
 
 
-def test_the_metrics_of_the_evaluator_decide_which_checkpoint_is_the_best(tmp_path, capsys):
+def test_the_metrics_of_the_evaluator_decide_which_checkpoint_is_the_best(tmp_path):
     store = open_store(tmp_path.as_uri())
     for step, loss in ((10, 0.4), (20, 0.2), (30, 0.3)):
         store.put(f"checkpoints/{step:010d}/manifest.json", MANIFEST)
         evaluation = json.dumps({"step": step, "metrics": {"loss": loss}}).encode()
         store.put(f"evaluations/{step:010d}.json", evaluation)
     store.put("checkpoints/0000000035/checkpoint.index", b"cut short")
-    retention = Retention(store, keep=1, token=0)
-    retention.warn_of_incomplete()
-    assert "the checkpoint of step 35 was not uploaded to its end" in capsys.readouterr().out
+    retention = Retention(store, keep=1, token=1)
     store.put("checkpoints/0000000040/manifest.json", MANIFEST)
-    retention.published(Name(0, 40), {"val_loss": None})
     retention.drop()
     assert complete_checkpoints(store) == [Name(0, 20), Name(0, 40)]
     assert not list(store.list("checkpoints/0000000035"))
@@ -259,33 +241,6 @@ def test_the_metric_state_of_an_epoch_is_restored_unless_its_metrics_have_change
     assert "those of this epoch begin at zero" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"checkpoint_interval": 0}, "a number above 0, got 0"),
-        ({"checkpoint_interval": "soon"}, "a number above 0, got 'soon'"),
-        ({"store_timeout": -1}, "store_timeout must be a number above 0, got -1"),
-    ],
-)
-def test_an_invalid_interval_is_refused(wrong, message):
-    with pytest.raises(SpecError, match=message):
-        TrainArguments(model="m", data="d", **wrong)
-
-
-def test_a_checkpoint_with_an_argument_that_the_training_no_longer_has_is_refused():
-    was = {"data": "file:///d", "precision": "mixed_bfloat16"}
-    with pytest.raises(FinalError, match="precision was 'mixed_bfloat16' and is not given"):
-        check_same_config("file:///c", was, {"data": "file:///d", "dtype_policy": "float32"})
-
-
-def assigned(variable, _optimizer):
-    variable.assign(tf.zeros_like(variable))
-
-
-def rows_updated(variable, _optimizer):
-    variable.scatter_update(tf.IndexedSlices(tf.zeros([1, 4]), [2]))
-
-
 def stepped(variable, optimizer):
     """Several steps of an optimizer, in a function as training runs them."""
 
@@ -302,12 +257,10 @@ def stepped_by_xla(variable, optimizer):
 
 def gathered_and_updated(variable, _optimizer):
     tf.gather(variable, [1])
-    rows_updated(variable, None)
+    variable.scatter_update(tf.IndexedSlices(tf.zeros([1, 4]), [2]))
 
 
-@pytest.mark.parametrize(
-    "update", [assigned, rows_updated, stepped, stepped_by_xla, gathered_and_updated]
-)
+@pytest.mark.parametrize("update", [stepped, stepped_by_xla, gathered_and_updated])
 def test_a_snapshot_keeps_its_values_whatever_training_does_meanwhile(update):
     variable = keras.Variable(np.arange(64, dtype=np.float32).reshape(16, 4))
     optimizer = keras.optimizers.Adam(0.1)
@@ -328,4 +281,4 @@ def test_a_snapshot_of_replicas_keeps_its_values_too():
     snapshot = Snapshot.of(tf.train.Checkpoint(variable=variable))
     strategy.run(lambda: variable.assign(tf.ones(4)))
     assert variable.numpy().tolist() == [1.0] * 4
-    assert snapshot.of_variable(variable).numpy().tolist() == [0.0] * 4
+    assert snapshot.values[0].numpy().tolist() == [0.0] * 4

@@ -37,18 +37,13 @@ def test_what_is_neither_input_nor_computing_is_communication():
     }
 
 
-def test_each_worker_of_a_coordinator_has_a_time():
-    hook, times = times_of(Spent(10, 1.0, 0.1, 0.8, worker=1), Spent(10, 2.0, 0.2, 0.8, worker=0))
+def test_each_worker_of_a_coordinator_has_a_time_and_communication_may_be_unknown():
+    hook, times = times_of(Spent(10, 1.0, 0.1, 0.8, worker=1), Spent(10, 2.0, 0.2, worker=0))
     assert {name: each.seconds for name, each in times.items()} == {
         "worker-1": 0.1,
         "worker-0": 0.2,
     }
-    assert hook.shares()["input_wait"] == pytest.approx(0.1)
-
-
-def test_communication_is_unknown_where_computing_is():
-    hook, times = times_of(Spent(10, 1.0, 0.1))
-    assert times["chief"].communication is None
+    assert times["worker-0"].communication is None
     assert hook.shares() == {"input_wait": pytest.approx(0.1)}
     assert times_of()[0].shares() == {}
 

@@ -1,9 +1,7 @@
 """Synchronous strategies: replicas that share a batch reach the result of one with all of it."""
 
-import json
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -16,10 +14,8 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.standalone.cli import main
 from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.model.checks import check_divisible, check_exchanged
-from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.strategies import ENGINES
-from aerotrain.training.train import run as train
-from support.training_fixtures import MODELS, read_until, start_python, steps_of_replicas
+from support.training_fixtures import MODELS, read_until, steps_of_replicas
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
@@ -63,7 +59,6 @@ ALONE = {
 #: ``keras_table.py`` compares microbatches of one device, and custom train steps, with ``fit``.
 SHARED = {
     "mirrored": ("one_device", case("mirrored")),
-    "central_storage": ("one_device", case("central_storage")),
     # An optimizer that assigns weights itself, outside of TensorFlow's updates of a variable.
     "central_storage, Muon": (
         "one_device, Muon",
@@ -73,11 +68,6 @@ SHARED = {
     "central_storage, its own train step, 10 at once": (
         "one_device, its own train step",
         case("central_storage", model="own_step", steps=30, steps_per_execution=10),
-    ),
-    "multi_worker_mirrored": ("one_device", case("multi_worker_mirrored", workers=1)),
-    "multi_worker_mirrored, ring of 2 devices each": (
-        "one_device",
-        case("multi_worker_mirrored", devices=2, workers=1, communication="ring"),
     ),
     "multi_worker_mirrored, its own train step": (
         "one_device, its own train step",
@@ -89,17 +79,19 @@ SHARED = {
         case("multi_worker_mirrored", workers=1, model="looking_up", steps_per_execution=STEPS),
     ),
     # Replicas divide by what is not masked in the whole batch, and add an added term once.
-    "multi_worker_mirrored, masked": (
+    "multi_worker_mirrored, masked, 2 devices each": (
         "one_device, masked",
-        case("multi_worker_mirrored", workers=1, model="masked", steps_per_execution=10),
+        case("multi_worker_mirrored", devices=2, workers=1, model="masked", communication="ring"),
     ),
-    "multi_worker_mirrored, masked, microbatches": (
+    "multi_worker_mirrored, masked, microbatches by XLA": (
         "one_device, masked",
-        case("multi_worker_mirrored", workers=1, model="masked", gradient_accumulation_steps=2),
-    ),
-    "multi_worker_mirrored, masked, XLA": (
-        "one_device, masked",
-        case("multi_worker_mirrored", workers=1, model="masked", jit_compile=True),
+        case(
+            "multi_worker_mirrored",
+            workers=1,
+            model="masked",
+            gradient_accumulation_steps=2,
+            jit_compile=True,
+        ),
     ),
 }
 
@@ -237,43 +229,13 @@ def test_every_record_of_a_batch_counts_once(records, pieces, sizes, weights):
     np.testing.assert_allclose([weight.numpy() for weight, _ in made], weights, rtol=1e-6)
 
 
-def result_of(digits, name):
-    result = digits.folder / "store/runs" / name / "train/result.json"
-    return ModelManifest.load(json.loads(result.read_text())["value"])
-
-
-def test_mirrored_workers_with_statistics_and_seeds_of_layers_reach_the_accuracy_of_one(digits):
+def test_workers_train_layers_with_state_and_a_lost_chief_is_a_temporary_error_of_them(digits):
+    """The module uses TensorFlow as it is imported, which must not initialize its runtime."""
     with digits.cluster(
-        "layers", strategy="multi_worker_mirrored", model="on_import", epochs=6
+        "lost-chief", strategy="multi_worker_mirrored", model="on_import", epochs=2000
     ) as processes:
-        for process in processes.values():
-            said = process.communicate(timeout=120)[0]
-            assert process.returncode == ExitCode.OK, said
-    trained = result_of(digits, "layers")
-    assert trained.step == 6 * 40
-    assert trained.metrics["accuracy"] > 0.9
-
-
-@pytest.mark.parametrize("strategy", ["mirrored", "dtensor"])
-def test_a_module_may_use_tensorflow_when_it_is_imported(digits, strategy):
-    """Other tests train this module with several workers, and on ps."""
-    sys.modules.pop("on_import", None)
-    training = digits.replica("train", f"import-{strategy}", model="on_import", data=digits.data)
-    training = replace(training, job=replace(training.job, strategy=strategy))
-    if strategy == "dtensor":
-        message = "outside of the mesh.*create a tf.constant in the function"
-        with pytest.raises(FinalError, match=message):
-            train(training)
-    else:
-        assert ModelManifest.load(train(training)).metrics["accuracy"] > 0.9
-
-
-def test_a_lost_chief_is_a_temporary_error_of_its_workers(digits):
-    """The chief that loses a worker is in ``test_resume.py``."""
-    with digits.cluster(
-        "lost-chief", strategy="multi_worker_mirrored", model="small", epochs=2000
-    ) as processes:
-        read_until(processes["chief"], "epoch 2 of 2000")
+        said = read_until(processes["chief"], "epoch 6 of 2000")
+        assert float(said.rpartition("accuracy=")[2].split()[0]) > 0.9
         processes["chief"].kill()
         said = read_until(processes["worker-0"], "error:")
         assert processes["worker-0"].wait(20) == ExitCode.TEMPORARY
@@ -281,87 +243,74 @@ def test_a_lost_chief_is_a_temporary_error_of_its_workers(digits):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "replicas", "message"),
+    ("arguments", "message"),
     [
-        (
-            {"batch_size": 33},
-            2,
-            "33 .* by the 2 replicas of 'mirrored'; use 32 or 34",
-        ),
-        ({"batch_size": 1}, 2, "use 2$"),
+        ({"batch_size": 33}, "33 .* by the 2 replicas of 'mirrored'; use 32 or 34"),
+        ({"batch_size": 1}, "use 2$"),
         (
             {"batch_size": 36, "gradient_accumulation_steps": 4},
-            2,
             "2 replicas of 4 pieces each of 'mirrored'; use 32 or 40",
         ),
     ],
 )
-def test_a_batch_that_does_not_divide_is_refused(arguments, replicas, message):
+def test_a_batch_that_does_not_divide_is_refused(arguments, message):
     with pytest.raises(FinalError, match=message):
-        check_divisible("mirrored", TrainArguments(model="m", data="d", **arguments), replicas)
+        check_divisible("mirrored", TrainArguments(model="m", data="d", **arguments), 2)
 
 
-def test_an_optimizer_that_accumulates_gradients_is_refused_with_several_replicas():
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
-    arguments = TrainArguments(model="m", data="d")
-    check_exchanged("one_device", model, arguments, replicas=1)
-    with pytest.raises(FinalError, match=r"some steps only.*'mirrored'.*option of that name"):
-        check_exchanged("mirrored", model, arguments, replicas=2)
+class OwnStep(keras.Sequential):
+    def train_step(self, data):
+        return {"loss": 0.0}
 
 
-def test_loss_scaling_in_central_storage_is_refused():
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "mse")
-    arguments = TrainArguments(model="m", data="d", dtype_policy="mixed_float16")
-    for strategy, replicas in (("central_storage", 1), ("mirrored", 2)):
-        check_exchanged(strategy, model, arguments, replicas=replicas)
-    with pytest.raises(FinalError, match="use mixed_bfloat16, or choose 'mirrored'"):
-        check_exchanged("central_storage", model, arguments, replicas=2)
-
-
-def test_gradient_accumulation_with_a_custom_train_step_is_refused():
-    class Own(keras.Sequential):
-        def train_step(self, data):
-            return {"loss": 0.0}
-
-    model = Own()
-    model.compile(optimizer="sgd", loss="mse")
-    arguments = TrainArguments(model="m", data="d", gradient_accumulation_steps=2)
-    with pytest.raises(FinalError, match=r"Own has a train_step.*runs whole.*compute_loss"):
-        check_exchanged("one_device", model, arguments, replicas=1)
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "arguments", "accepted", "refused", "message"),
+    [
+        (
+            keras.Sequential,
+            keras.optimizers.SGD(gradient_accumulation_steps=2),
+            {},
+            ("one_device", 1),
+            ("mirrored", 2),
+            r"some steps only.*option of that name",
+        ),
+        (
+            keras.Sequential,
+            keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()),
+            {"dtype_policy": "mixed_float16"},
+            ("mirrored", 2),
+            ("central_storage", 2),
+            "use mixed_bfloat16, or choose 'mirrored'",
+        ),
+        (
+            OwnStep,
+            "sgd",
+            {"gradient_accumulation_steps": 2},
+            None,
+            ("one_device", 1),
+            r"OwnStep has a train_step.*compute_loss",
+        ),
+    ],
+    ids=["an optimizer that accumulates", "loss scaling", "microbatches of a custom step"],
+)
+def test_a_model_whose_gradients_replicas_cannot_exchange_is_refused(
+    kind, optimizer, arguments, accepted, refused, message
+):
+    model = kind([keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    given = TrainArguments(model="m", data="d", **arguments)
+    if accepted is not None:
+        strategy, replicas = accepted
+        check_exchanged(strategy, model, given, replicas=replicas)
+    strategy, replicas = refused
+    with pytest.raises(FinalError, match=message):
+        check_exchanged(strategy, model, given, replicas=replicas)
 
 
 def test_a_communication_library_of_gpus_is_refused_without_gpus():
     arguments = TrainArguments(model="m", data="d", communication="nccl")
     with pytest.raises(FinalError, match=r"joins GPUs.*use 'auto' or 'ring'"):
         ENGINES["multi_worker_mirrored"].build(arguments)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (
-            {"communication": "rng"},
-            "communication must be.*got 'rng', did you mean 'ring'",
-        ),
-        (
-            {"gradient_dtype": "int8"},
-            "gradient_dtype.*float32, bfloat16, float16, got 'int8'",
-        ),
-        (
-            {"synchronized_batch_norm": True, "jit_compile": True},
-            "exchanges statistics within a step, which XLA cannot compile",
-        ),
-        (
-            {"gradient_accumulation_steps": 0},
-            "gradient_accumulation_steps must be a whole number of 1 or more",
-        ),
-    ],
-)
-def test_an_argument_that_cannot_be_is_refused(wrong, message):
-    with pytest.raises(SpecError, match=message):
-        TrainArguments(model="m", data="d", **wrong)
 
 
 def test_layers_with_state_train_compiled_by_xla(steps_of):
@@ -379,13 +328,6 @@ def test_a_manually_set_tf_config_is_refused(monkeypatch, capsys, digits):
     assert "TF_CONFIG is set in the environment" in capsys.readouterr().out
 
 
-def test_importing_the_input_pipeline_does_not_initialize_the_runtime(tmp_path):
-    # A strategy of several workers rejects a runtime that is already initialized.
-    code = (
-        "import aerotrain.training.input_pipeline\n"
-        "from tensorflow.python.eager import context\n"
-        "assert context.context()._context_handle is None\n"
-    )
-    with start_python(["-c", code], tmp_path) as process:
-        said = process.communicate(timeout=100)[0]
-        assert process.returncode == 0, said
+def test_synchronized_statistics_are_refused_under_xla():
+    with pytest.raises(SpecError, match="exchanges statistics within a step, which XLA cannot"):
+        TrainArguments(model="m", data="d", synchronized_batch_norm=True, jit_compile=True)

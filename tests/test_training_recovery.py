@@ -3,13 +3,11 @@
 import re
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from aerotrain.contract.event_log import EventType
-from aerotrain.contract.job import Job
 from aerotrain.contract.layout import status_key
 from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.status import Progress, ReplicaStatus, State
@@ -30,40 +28,26 @@ GANG = (CHIEF, ReplicaSpec(role=Role.WORKER), *FED)
 #: Timeout in seconds for several processes to import TensorFlow at once, on two cores.
 LONG = 150
 
-#: More than any test needs: the training is stopped after all faults.
-EPOCHS = 100_000
+
+def until_it_trains(live: Live) -> None:
+    """Wait for another checkpoint, and for progress after it."""
+    live.until_more_said("is in the store", seconds=LONG)
+    live.until_more_said("progress step=", seconds=LONG)
 
 
-@dataclass
-class Training:
-    """A training that is watched, disturbed, and at last stopped by its model's callback."""
-
-    live: Live
-    stop_file: Path
-
-    def until_it_trains(self) -> None:
-        """Wait for another checkpoint, and for progress after it."""
-        self.live.until_more_said("is in the store", seconds=LONG)
-        self.live.until_more_said("progress step=", seconds=LONG)
-
-    def kill(self, victim: str) -> tuple[set[str], list[str]]:
-        """Kill a replica; returns which ones restarted, and the log until the next progress."""
-        restarts, lines = len(self.live.entries(EventType.RESTART)), len(self.live.said)
-        send([replica_pid(self.live.handle, victim)], signal.SIGKILL)
-        self.live.until(lambda: len(self.live.entries(EventType.RESTART)) > restarts, LONG)
-        self.until_it_trains()
-        back = set(self.live.entries(EventType.RESTART)[restarts:])
-        for name in back:
-            self.live.until(
-                lambda: any(each.startswith(f"[{name}]") for each in self.live.said[lines:]),  # noqa: B023 -- called at once
-                LONG,
-            )
-        return back, self.live.said[lines:]
-
-    def end(self) -> State:
-        """Let the training stop after its epoch, and return its end."""
-        self.stop_file.touch()
-        return self.live.end.result(LONG).state
+def kill(live: Live, victim: str) -> tuple[set[str], list[str]]:
+    """Kill a replica; returns which ones restarted, and the log until the next progress."""
+    restarts, lines = len(live.entries(EventType.RESTART)), len(live.said)
+    send([replica_pid(live.handle, victim)], signal.SIGKILL)
+    live.until(lambda: len(live.entries(EventType.RESTART)) > restarts, LONG)
+    until_it_trains(live)
+    back = set(live.entries(EventType.RESTART)[restarts:])
+    for name in back:
+        live.until(
+            lambda: any(each.startswith(f"[{name}]") for each in live.said[lines:]),  # noqa: B023 -- called at once
+            LONG,
+        )
+    return back, live.said[lines:]
 
 
 @pytest.fixture(scope="module")
@@ -72,40 +56,6 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("recovery") / "sets"
     yield root
     end_fork_server(root)
-
-
-@pytest.fixture
-def training(
-    digits: Pipeline, watched: Callable[..., Live], tmp_path: Path
-) -> Callable[..., Training]:
-    """Starts a training under a strategy with those replicas, and waits until it trains."""
-
-    def start(strategy: str, replicas: tuple[ReplicaSpec, ...]) -> Training:
-        stop_file = tmp_path / "enough"
-        live = watched(_job(digits, strategy, replicas, stop_file), warm=True)
-        started = Training(live, stop_file)
-        started.until_it_trains()
-        return started
-
-    return start
-
-
-def _job(
-    digits: Pipeline, strategy: str, replicas: tuple[ReplicaSpec, ...], stop_file: Path
-) -> Job:
-    arguments = {
-        "model": "stoppable",
-        "hparams": {"stop_file": str(stop_file)},
-        "data": digits.data,
-        "epochs": EPOCHS,
-        "checkpoint_interval": 1,
-        "steps_per_execution": 10,
-    }
-    return digits.job("train", run_of(strategy), arguments, strategy=strategy, replicas=replicas)
-
-
-def run_of(strategy: str) -> str:
-    return f"killed-{strategy.replace('_', '-')}"
 
 
 def steps_restored(lines: list[str]) -> list[int]:
@@ -125,35 +75,39 @@ def steps_of(lines: list[str]) -> list[int]:
         (
             "parameter_server",
             SERVED,
-            {
-                "worker-1": {"worker-1"},
-                "input-0": {"input-0"},
-                "ps-0": {"chief", "ps-0"},
-                "chief": {"chief"},
-            },
+            {"worker-1": {"worker-1"}, "input-0": {"input-0"}, "ps-0": {"chief", "ps-0"}},
         ),
         (
             "multi_worker_mirrored",
             GANG,
-            {
-                "worker-0": {"chief", "worker-0"},
-                "dispatcher": {"chief", "worker-0", "input-0", "dispatcher"},
-            },
+            {"dispatcher": {"chief", "worker-0", "input-0", "dispatcher"}},
         ),
     ],
     ids=["parameter_server", "multi_worker_mirrored"],
 )
 def test_a_training_resumes_and_succeeds_whichever_of_its_processes_is_killed(
-    training: Callable[..., Training],
+    watched: Callable[..., Live],
     strategy: str,
     replicas: tuple[ReplicaSpec, ...],
     harm: dict[str, set[str]],
     digits: Pipeline,
+    tmp_path: Path,
 ) -> None:
-    harmed = training(strategy, replicas)
+    run, stop_file = f"killed-{strategy.replace('_', '-')}", tmp_path / "enough"
+    arguments = {
+        "model": "stoppable",
+        "hparams": {"stop_file": str(stop_file)},
+        "data": digits.data,
+        "epochs": 100_000,  # more than any test needs: the callback stops it
+        "checkpoint_interval": 1,
+        "steps_per_execution": 10,
+    }
+    job = digits.job("train", run, arguments, strategy=strategy, replicas=replicas)
+    live = watched(job, warm=True)
+    until_it_trains(live)
     for victim, expected in harm.items():
-        before = steps_of(harmed.live.said)
-        back, said = harmed.kill(victim)
+        before = steps_of(live.said)
+        back, said = kill(live, victim)
         assert back == expected, (victim, "\n".join(said))
         if "chief" in expected:
             assert min(steps_restored(said)) > 0, (victim, "\n".join(said))
@@ -161,14 +115,15 @@ def test_a_training_resumes_and_succeeds_whichever_of_its_processes_is_killed(
             assert not steps_restored(said)
             steps = [*before, *steps_of(said)]
             assert steps == sorted(steps)
-    servers = listening(harmed.live.pids().values())
+    servers = listening(live.pids().values())
     assert len(servers) >= len(replicas), "all serve"
     assert open_to_network(servers) == []
-    assert harmed.end() is State.SUCCEEDED, "\n".join(harmed.live.said)
-    trained = ModelManifest.load(f"{digits.store}/runs/{run_of(strategy)}/train/model.json")
-    assert trained.step >= steps_of(harmed.live.said)[-1]
+    stop_file.touch()
+    assert live.end.result(LONG).state is State.SUCCEEDED, "\n".join(live.said)
+    train = open_store(f"{digits.store}/runs/{run}/train")
+    trained = ModelManifest.load(f"{train.url}/model.json")
+    assert trained.step >= steps_of(live.said)[-1]
     assert trained.step % 40 == 0, "it ends with an epoch"
-    train = open_store(f"{digits.store}/runs/{run_of(strategy)}/train")
     times = ReplicaStatus.from_json(train.get(status_key("chief"))).processes[-1].step_times
     workers = {"worker-0", "worker-1"} if strategy == "parameter_server" else {"chief"}
     assert times.keys() == workers

@@ -18,9 +18,7 @@ from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.background.writers import Interval
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.retention import NOTHING, Name, highest_token
-from aerotrain.training.context import (
-    TrainingContext,
-)
+from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import FiniteValues, Hook, Ready, UserCallbacks
 from aerotrain.training.hooks.report import Report, StepTimes

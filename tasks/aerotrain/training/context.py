@@ -141,7 +141,7 @@ class StrategyDistribution(Distribution):
         all_reduces = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         super().__init__(has_peers=all_reduces and strategy.num_replicas_in_sync > 1)
         self.strategy = strategy
-        self._sum = tf.function(self._sum_in_graph, autograph=False, reduce_retracing=True)
+        self._sum = tf.function(self._reduced, autograph=False, reduce_retracing=True)
 
     def scope(self) -> AbstractContextManager[Any]:
         return self.strategy.scope()
@@ -149,7 +149,7 @@ class StrategyDistribution(Distribution):
     def sum(self, values: tf.Tensor) -> Any:
         return self._sum(values).numpy()
 
-    def _sum_in_graph(self, values: tf.Tensor) -> tf.Tensor:
+    def _reduced(self, values: tf.Tensor) -> tf.Tensor:
         own = self.strategy.run(lambda: tf.identity(values))
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, own, axis=None)
 
@@ -164,14 +164,13 @@ _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]
 def _differ(before: Any, after: Any) -> list[tf.Tensor]:
-    """Whether values of variables differ in a bit, for each variable."""
+    """Whether values of variables, each a list of parts, differ in a bit, for each variable."""
+
+    def differs(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_any(tf.not_equal(_bits(one), _bits(other)))
+
     return [
-        tf.reduce_any(
-            [
-                tf.reduce_any(tf.not_equal(_bits(one), _bits(other)))
-                for one, other in zip(*parts, strict=True)
-            ]
-        )
+        tf.reduce_any([differs(*pair) for pair in zip(*parts, strict=True)])
         for parts in zip(before, after, strict=True)
     ]
 

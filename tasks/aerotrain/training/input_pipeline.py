@@ -185,15 +185,14 @@ class InputPipeline:
         """The same batches, of which each replica gets its own microbatches."""
 
         def pieces(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            local = replicas = context.num_replicas_in_sync
-            first = 0
-            if self.service is None:  # otherwise microbatches are for any of the replicas
-                local = replicas // context.num_input_pipelines
-                first = context.input_pipeline_id * local
+            replicas = context.num_replicas_in_sync
+            # Microbatches of input replicas are for any of the replicas.
+            inputs = 1 if self.service is not None else context.num_input_pipelines
+            local = replicas // inputs
             cut = MicrobatchSpec(
                 accumulate=self.arguments.gradient_accumulation_steps,
                 replicas=replicas,
-                first=first,
+                first=context.input_pipeline_id % inputs * local,
                 local=local,
             )
             return self._ready(step, cut, own=self.service is not None)
@@ -216,37 +215,32 @@ class InputPipeline:
         They are of the reader's ``own`` shards, or of all. With ``cut``, they are microbatches.
         """
 
+        schema, transform = self.dataset.schema, self.code.transform
+
         def make() -> tf.data.Dataset:
-            batches = self._own_batches(step) if own else self._batches(step)
+            batches = self._batches(step, own=own)
             if cut is None:
-                return ready(batches, self.dataset.schema, self.code.transform)
-            return in_microbatches(batches, self.dataset.schema, self.code.transform, cut)
+                return ready(batches, schema, transform)
+            return in_microbatches(batches, schema, transform, cut)
 
         return make() if self.service is None else self.service.read(make)
 
-    def _batches(self, step: int) -> tf.data.Dataset:
-        """Batches of the records of all shards, after ``step`` steps of the training."""
-        epoch, done = self.schedule.position(step)
-        cache = ShardCache.of(
-            self.arguments,
-            self.dataset,
-            self.split.shards,
-            self.scratch,
-            begin=(epoch, done * self.schedule.batch_size),
-        )
-        cache.start()
-        self._caches.append(cache)
-        return self._read(f"{self.scratch}/")
-
-    def _own_batches(self, step: int) -> tf.data.Dataset:
-        """Batches of the records that the worker that runs this has downloaded."""
-        own = share(self.split.shards, 0, readers_of(self.job))
-        read = step * self.arguments.batch_size // readers_of(self.job)
-        return self._read("", Order.of(self.arguments, own).window_of(read))
-
-    def _read(self, root: str, first: int = 0) -> tf.data.Dataset:
-        rows = layout_of(self.dataset.schema, self.split.shards)
-        windows = windows_from(root, rows.width if rows else None, first)
+    def _batches(self, step: int, *, own: bool) -> tf.data.Dataset:
+        shards, root, first = self.split.shards, f"{self.scratch}/", 0
+        rows = layout_of(self.dataset.schema, shards)
+        if own:  # the reader's own shard cache begins with window 0, below its working directory
+            readers = readers_of(self.job)
+            read = step * self.arguments.batch_size // readers
+            order = Order.of(self.arguments, share(shards, 0, readers))
+            root, first = "", order.window_of(read)
+        else:
+            epoch, done = self.schedule.position(step)
+            begin = (epoch, done * self.schedule.batch_size)
+            cache = ShardCache.of(self.arguments, self.dataset, shards, self.scratch, begin=begin)
+            cache.start()
+            self._caches.append(cache)
         return batches_of(
-            windows, self.arguments.batch_size, drop_remainder=self.arguments.drop_remainder
+            windows_from(root, rows.width if rows else None, first),
+            self.arguments.batch_size,
+            drop_remainder=self.arguments.drop_remainder,
         )

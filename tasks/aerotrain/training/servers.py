@@ -34,33 +34,29 @@ def serve(replica: Replica) -> None:
         FinalError: there are fewer shards than readers.
         TemporaryError: the port is taken, or the store is unavailable.
     """
-    with StatusWriter.of(replica) as status_writer:
-        _serve(replica, status_writer)
-
-
-def _serve(replica: Replica, status_writer: StatusWriter) -> None:
     role, cluster = replica.name.role, replica.cluster
-    cache = _supply_of_own(replica) if role is replica.job.reader else None
     address = cluster[role][replica.name.index]
-    try:
-        if role is Role.DISPATCHER:
-            server: Any = dispatcher(address)
-        elif role is Role.INPUT:
-            [dispatched] = cluster[Role.DISPATCHER]
-            server = input_server(address, dispatched, replica.job.deadlines.start)
-        else:
-            server = _member(replica)
-    except (tf.errors.UnknownError, RuntimeError) as error:
-        why = getattr(error, "message", error)
-        raise TemporaryError(
-            f"{replica.name} could not serve at {address} ({why}); the port may be taken: try again"
-        ) from error
-    print(f"{replica.name} serves", flush=True)
-    status_writer.ready()
-    if cache is None:
+    with StatusWriter.of(replica) as status_writer:
+        cache = _supply_of_own(replica) if role is replica.job.reader else None
+        try:
+            if role is Role.DISPATCHER:
+                server: Any = dispatcher(address)
+            elif role is Role.INPUT:
+                [dispatched] = cluster[Role.DISPATCHER]
+                server = input_server(address, dispatched, replica.job.deadlines.start)
+            else:
+                server = _member(replica)
+        except (tf.errors.UnknownError, RuntimeError) as error:
+            why = getattr(error, "message", error)
+            raise TemporaryError(
+                f"{replica.name} could not serve at {address} ({why}); the port may be taken: try "
+                "again"
+            ) from error
+        print(f"{replica.name} serves", flush=True)
+        status_writer.ready()
+        if cache is not None:
+            raise cache.failed()
         server.join()
-    else:
-        raise cache.failed()
 
 
 def _supply_of_own(replica: Replica) -> ShardCache:

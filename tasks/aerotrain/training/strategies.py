@@ -3,7 +3,6 @@
 The other half of the table, the replicas of each strategy, is ``aerotrain.contract.strategy``.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -242,45 +241,27 @@ def _coordinator_step_runner(
     )
 
 
-#: Seconds in which a TPU must answer.
-TPU_SECONDS = 15.0
-
-
 def _tpu(arguments: TrainArguments) -> Distribution:
     """The TPU ``arguments.tpu``: ``local``, ``grpc://host:port``, or its name in the cloud.
 
-    TensorFlow itself would wait forever for a TPU that does not answer.
-
     Raises:
-        FinalError: there is no such TPU, or it did not answer in time.
+        FinalError: there is no such TPU, or it does not answer.
     """
-    found: list[tf.distribute.cluster_resolver.TPUClusterResolver] = []
-    failed: list[BaseException] = []
-
-    def look() -> None:
-        try:
-            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=arguments.tpu)
-            tf.config.experimental_connect_to_cluster(resolver)
-            tf.tpu.experimental.initialize_tpu_system(resolver)
-            found.append(resolver)
-        except Exception as error:  # noqa: BLE001 -- handed to the caller's thread, whatever it is
-            failed.append(error)
-
-    # A call that waits inside TensorFlow cannot be cancelled. A daemon thread does not prevent the
-    # process from ending with the error below.
-    thread = threading.Thread(target=look, name="tpu", daemon=True)
-    thread.start()
-    thread.join(TPU_SECONDS)
-    if found:
-        return StrategyDistribution(tf.distribute.TPUStrategy(found[0]))
-    if failed:
-        reason = str(failed[0]).strip().partition("\n")[0].partition(" Failed in")[0]
-    else:
-        reason = f"no answer within {TPU_SECONDS:g} s"
-    raise FinalError(
-        f"strategy 'tpu' found no TPU at {arguments.tpu!r} ({reason}); name one that this machine "
-        "can reach, as 'local' or grpc://host:port, or choose another strategy"
-    ) from (failed[0] if failed else None)
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=arguments.tpu)
+        address = resolver.master().removeprefix("grpc://")
+        # TensorFlow itself would wait forever for a TPU that does not answer.
+        if address and not wait_for_answer(address, _LISTENING):
+            raise TimeoutError(f"no answer within {_LISTENING:g} s")
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return StrategyDistribution(tf.distribute.TPUStrategy(resolver))
+    except (tf.errors.OpError, OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0].partition(" Failed in")[0]
+        raise FinalError(
+            f"strategy 'tpu' found no TPU at {arguments.tpu!r} ({reason}); name one that this "
+            "machine can reach, as 'local' or grpc://host:port, or choose another strategy"
+        ) from error
 
 
 ENGINES: Mapping[str, Engine] = {

@@ -25,13 +25,9 @@ from aerotrain.contract.errors import (
 from aerotrain.contract.layout import CHECKPOINTS, VOCABULARIES
 from aerotrain.store import CorruptError, Manifest, MissingError, Store, fetch, publish
 from aerotrain.training.checkpoints.metadata import (
-    check_same_code,
-    check_same_config,
-    check_same_model,
-    cluster_config,
+    check_same_training,
     model_config,
     path_of,
-    print_cluster_changes,
     training_config,
 )
 from aerotrain.training.checkpoints.retention import NOTHING, Name, Retention
@@ -73,46 +69,38 @@ class Checkpoints:
     """
 
     def __init__(self, context: TrainingContext, io_device: str | None) -> None:
-        services, model = context.services, context.model
+        services, self._model = context.services, context.model
+        self._context = context
         self._store = services.store
         self._uploader = services.uploader
         self._lease = services.lease
-        self._is_chief = context.is_chief
         self._scratch = context.replica.scratch / CHECKPOINTS
-        self._model = model
-        self._counter = context.counter
         self._io_device = io_device
-        self._scope = context.distribution.scope
         self._fetch_packed = PackedFetch() if io_device else None
-        optimizer = {} if model.optimizer is None else {"optimizer": model.optimizer}
+        optimizer = {} if self._model.optimizer is None else {"optimizer": self._model.optimizer}
         self._checkpoint = tf.train.Checkpoint(
-            step=context.counter, **optimizer, **_contents(model)
+            step=context.counter, **optimizer, **_contents(self._model)
         )
-        self._module = context.arguments.model
-        self._config = training_config(context.arguments)
-        self._cluster = cluster_config(context.replica.job)
-        self._keep = context.arguments.keep
         self._token = self._lease.token
-        self._retention = Retention(self._store, self._keep, self._token)
+        self._retention = Retention(self._store, context.arguments.keep, self._token)
         self._manifest: Manifest | None = None
         #: The name of the checkpoint that was restored.
         self.restored = NOTHING
-        #: Checkpoints on this machine's disk that are not in the store yet.
-        self._local: list[Draft] = []
+        #: The folder of a checkpoint that is not in the store yet; a newer one takes its place.
+        self._waiting: Path | None = None
 
     def choose(self) -> Name:
         """Fetch the newest complete checkpoint to this machine, and return its name.
 
         Returns ``NOTHING`` if there is none. A warning names each damaged checkpoint.
         """
-        self._retention.warn_of_incomplete()
         for name in reversed(self._retention.complete()):
             try:
                 self._fetch(name)
             except (CorruptError, MissingError) as error:
                 print(f"warning: the checkpoint of step {name.step} is damaged: {error}")
                 print("training resumes from the one before it, if there is one", flush=True)
-                self._retention.mark_damaged(name)
+                self._retention.damaged.add(name)
                 shutil.rmtree(self._folder(name), ignore_errors=True)
             else:
                 return name
@@ -137,17 +125,9 @@ class Checkpoints:
                 raise TemporaryError(f"{error}, as the chief has just done; try again") from error
         assert self._manifest is not None
         folder, about = self._folder(name), self._manifest.about
-        check_same_config(self.url(name), about.get("recipe", {}), self._config)
-        check_same_code(self.url(name), about.get("code", {}), self._module)
-        check_same_model(self.url(name), about, self._cluster, self._model)
-        print_cluster_changes(about.get("setting", {}), self._cluster)
-        try:
+        check_same_training(self.url(name), about, self._context.arguments, self._model)
+        with _of_this_model(self.url(name)):
             self._read(self._checkpoint, folder)
-        except (AssertionError, ValueError) as error:
-            raise FinalError(
-                f"the checkpoint {self.url(name)} is of another model than build_model "
-                f"returns now: {error}; undo the change, or begin a new run"
-            ) from error
         files = {path.name: path.read_bytes() for path in folder.glob(f"{_FILES}/*")}
         shutil.rmtree(folder)
         return SavedState(about=about, files=files)
@@ -179,7 +159,7 @@ class Checkpoints:
         self._read(_at_places({rows.place: old}), folder)
         values = np.array(variable.numpy())
         values[list(rows.new)] = old.numpy()[list(rows.old)]
-        with self._scope():
+        with self._context.distribution.scope():
             variable.assign(values)
 
     def _read(self, checkpoint: tf.train.Checkpoint, folder: Path) -> None:
@@ -193,17 +173,16 @@ class Checkpoints:
             FinalError: a weight is not finite; earlier checkpoints remain.
             TemporaryError: the store has been unavailable for too long.
         """
-        if not self._is_chief:
+        if not self._context.is_chief:
             return
-        self.check()
+        self._uploader.check()
         name = self._name()
         about = {
             **state.about,
             "step": name.step,
             "token": name.token,
-            "recipe": self._config,
-            "code": code_of(self._module),
-            "setting": self._cluster,
+            "recipe": training_config(self._context.arguments),
+            "code": code_of(self._context.arguments.model),
             "model": model_config(self._model),
         }
         folder = self._folder(name)
@@ -220,15 +199,8 @@ class Checkpoints:
         """
         self.save(state)
         self._uploader.wait(math.inf)
-        self.check()
+        self._uploader.check()
         return self.url(self._name())
-
-    def check(self) -> None:
-        """Raise the final error of a background upload, if there is one."""
-        try:
-            self._uploader.check()
-        except TemporaryError as error:
-            raise TemporaryError(f"{error}; {self._on_this_machine()}") from error
 
     @contextmanager
     def newest_named(self) -> Iterator[None]:
@@ -238,35 +210,25 @@ class Checkpoints:
         except SupersededError:
             raise  # its checkpoints belong to its successor now
         except FinalError as error:
-            newest, cause = self._newest(), error
+            cause = error
+            self._uploader.wait(5)
             try:
-                self.check()
+                self._uploader.check()
             except FinalError as earlier:
                 cause = earlier  # bad weights that were saved earlier
             except TemporaryError:
                 pass  # an unavailable store is not why training fails
+            newest = "no checkpoint was made"
+            try:
+                if complete := self._retention.complete():
+                    newest = f"the last good checkpoint is {self.url(complete[-1])}"
+            except AerotrainError as unknown:
+                newest = f"the last good checkpoint is not known: {unknown}"
             raise FinalError(f"{cause}; {newest}") from error
-
-    def _newest(self) -> str:
-        """A sentence that says where the newest complete checkpoint is."""
-        self._uploader.wait(5)
-        try:
-            complete = self._retention.complete()
-        except AerotrainError:
-            return self._on_this_machine()
-        if not complete:
-            return "no checkpoint was made"
-        return f"the last good checkpoint is {self.url(complete[-1])}"
 
     def url(self, name: Name) -> str:
         """The URL of the checkpoint of that name."""
-        return f"{self._store.url}/{CHECKPOINTS}/{name}"
-
-    def _on_this_machine(self) -> str:
-        local = ", ".join(str(draft.folder) for draft in self._local)
-        return (
-            f"on this machine are the checkpoints {local}" if local else "none is on this machine"
-        )
+        return checkpoint_store(self._store, name).url
 
     @cached_property
     def _vocabularies(self) -> Mapping[str, bytes]:
@@ -276,15 +238,13 @@ class Checkpoints:
 
     def _name(self) -> Name:
         """The name of a checkpoint of the current step."""
-        return Name(self._token, int(self._counter.numpy()))
+        return Name(self._token, self._context.steps_done())
 
     def _folder(self, name: Name) -> Path:
         return self._scratch / str(name)
 
     def _fetch(self, name: Name) -> None:
-        self._manifest = _fetch_whole(
-            self._store.child(f"{CHECKPOINTS}/{name}"), self._folder(name)
-        )
+        self._manifest = _fetch_whole(checkpoint_store(self._store, name), self._folder(name))
 
     def _read_state(self, _folder: Path) -> Snapshot | None:
         """Read the current state, or write it into the folder if it cannot be read."""
@@ -292,7 +252,10 @@ class Checkpoints:
         return Snapshot.of(self._checkpoint, self._fetch_packed, later)
 
     def _deliver(self, draft: Draft) -> None:
-        """Write the snapshot, and publish it with all checkpoints that still wait for the store."""
+        """Write the snapshot and publish it, unless a newer one has taken its place."""
+        if self._waiting is not None and self._waiting != draft.folder:
+            shutil.rmtree(self._waiting, ignore_errors=True)
+        self._waiting = draft.folder
         if draft.snapshot is not None:
             draft.snapshot.fetch()
             self._check_weights(draft.snapshot, draft.name.step)
@@ -302,18 +265,14 @@ class Checkpoints:
         for file, content in draft.files.items():
             (draft.folder / _FILES).mkdir(exist_ok=True)
             (draft.folder / _FILES / file).write_bytes(content)
-        others = [each for each in self._local if each.name != draft.name]
-        for old in others[: len(others) + 1 - self._keep]:
-            shutil.rmtree(old.folder, ignore_errors=True)
-            others.remove(old)
-        self._local = [*others, draft]
-        for each in reversed(self._local):
-            prefix = f"{CHECKPOINTS}/{each.name}"
-            publish(self._store, each.folder, prefix, each.about, self._lease.check)
-            self._retention.published(each.name, each.about)
-            self._local = [other for other in self._local if other is not each]
-            shutil.rmtree(each.folder)
-            print(f"the checkpoint of step {each.name.step} is in the store", flush=True)
+        prefix = f"{CHECKPOINTS}/{draft.name}"
+        publish(self._store, draft.folder, prefix, draft.about, self._lease.check)
+        shutil.rmtree(draft.folder)
+        print(f"the checkpoint of step {draft.name.step} is in the store", flush=True)
+        # By itself: if the store fails now, only the removal is repeated.
+        self._uploader.send("removal of checkpoints", self._remove_old)
+
+    def _remove_old(self) -> None:
         self._lease.check()
         self._retention.drop()
 
@@ -322,8 +281,9 @@ class Checkpoints:
 
         Steps of a coordinator's workers may have spoiled them that were in flight.
         """
+        values = dict(zip(map(id, snapshot.owners), snapshot.values, strict=True))
         for variable in self._model.trainable_variables:
-            value = snapshot.of_variable(variable)
+            value = values.get(id(variable))
             if value is not None and not np.isfinite(np.asarray(value)).all():
                 raise FinalError(
                     f"{path_of(variable)} is no finite number after step {step}, so training has "
@@ -381,11 +341,17 @@ def restore_weights(model: keras.Model, store: Store, folder: Path) -> None:
         FinalError: the checkpoint is of another model.
     """
     _fetch_whole(store, folder)
-    try:
+    with _of_this_model(store.url):
         # By object, never by key: Keras may keep the weights under the optimizer's name.
         _read(tf.train.Checkpoint(**_contents(model)), folder)
+
+
+@contextmanager
+def _of_this_model(url: str) -> Iterator[None]:
+    try:
+        yield
     except (AssertionError, ValueError) as error:
         raise FinalError(
-            f"the checkpoint {store.url} is of another model than build_model returns now: "
-            f"{error}; undo the change, or train again"
+            f"the checkpoint {url} is of another model than build_model returns now: {error}; "
+            "undo the change, or begin a new run"
         ) from error

@@ -1,15 +1,13 @@
-"""The metadata of a checkpoint, and checks that it belongs to this training and its model."""
+"""The metadata of a checkpoint, and the check that it belongs to this training and its model."""
 
 import re
-from collections.abc import Mapping, Sequence
-from difflib import SequenceMatcher
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.job import Job
-from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.user_code import changed_code
 
@@ -31,12 +29,6 @@ def training_config(arguments: TrainArguments) -> dict[str, Any]:
     return {**{name: getattr(arguments, name) for name in _DETERMINING}, **hparams}
 
 
-def cluster_config(job: Job) -> dict[str, Any]:
-    """The cluster of a training, which may change when it resumes."""
-    workers, ps = job.count(Role.WORKER), job.count(Role.PS)
-    return {"strategy": job.strategy, "workers": workers, "ps": ps}
-
-
 def model_config(model: keras.Model) -> dict[str, Any]:
     """The description of a model in a manifest, which distinguishes it from others.
 
@@ -56,92 +48,58 @@ def path_of(variable: Any) -> str:
     return str(getattr(variable, "path", variable.name))
 
 
-def check_same_config(url: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Check that the checkpoint ``url`` was made with the same arguments.
+def check_same_training(
+    url: str, about: Mapping[str, Any], arguments: TrainArguments, model: keras.Model
+) -> None:
+    """Check that the checkpoint ``url`` with the metadata ``about`` is of this training.
 
     Raises:
-        FinalError: some arguments have changed; the message names each.
+        FinalError: an argument, the user's code or the model has changed; the message says how.
     """
-    changes = _changes(was, now)
-    changes += [f"{key} was {was[key]!r} and is not given" for key in was if key not in now]
+    changes = _changes(about["recipe"], training_config(arguments))
     if changes:
         raise FinalError(
             f"the checkpoint {url} is of another training: {'; '.join(changes)}; begin a new run, "
             "or delete that run's checkpoints"
         )
-
-
-def check_same_code(url: str, was: Mapping[str, str], module: str) -> None:
-    """Check that the checkpoint ``url`` was made by the user's code as it is, given its hashes.
-
-    Raises:
-        FinalError: a file has changed; the message names each, and how to go on.
-    """
-    if changed := changed_code(was, module):
+    if changed := changed_code(about["code"], arguments.model):
         raise FinalError(
             f"{' and '.join(changed)} changed after the checkpoint {url} was made, so that its "
             "weights are not those of the code of now: undo the change to continue, or begin a new "
             f"run, which takes these weights if start_from is {url}"
         )
-
-
-def check_same_model(
-    url: str, about: Mapping[str, Any], cluster: Mapping[str, Any], model: keras.Model
-) -> None:
-    """Check that the checkpoint ``url`` with the metadata ``about`` is of the same model.
-
-    Raises:
-        FinalError: a variable or the optimizer differs; the message names the first difference.
-    """
-    was, now = about["model"], model_config(model)
-    change = _first_change(was["variables"], now["variables"])
-    if change is None and was["optimizer"] != now["optimizer"]:
-        change = f"its optimizer was {was['optimizer']} and is {now['optimizer']}"
-    if change is not None:
-        strategy = about.get("setting", {}).get("strategy")
-        made = f", made under {strategy!r}," if strategy != cluster.get("strategy") else ""
+    if change := _first_change(about["model"], model_config(model)):
         raise FinalError(
-            f"the checkpoint {url}{made} is of another model than build_model returns now: "
+            f"the checkpoint {url} is of another model than build_model returns now: "
             f"{change}; undo the change, or begin a new run"
         )
 
 
-def print_cluster_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Print what has changed in the cluster since the checkpoint."""
-    changes = _changes(was, now)
-    if changes:
-        print(
-            f"the checkpoint was made in another cluster: {'; '.join(changes)}. The weights, the "
-            "position in the data and the global batch are the same; only their division among "
-            "the replicas differs",
-            flush=True,
-        )
-
-
 def _changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What has changed of the values that both have."""
+    """What has changed of the arguments; one that is new has the meaning of before."""
+    changed = [key for key in now if key in was and was[key] != now[key]]
     return [
-        f"{key} was {was[key]!r} and is {value!r}"
-        for key, value in now.items()
-        if key in was and was[key] != value
+        *(f"{key} was {was[key]!r} and is {now[key]!r}" for key in changed),
+        *(f"{key} was {was[key]!r} and is not given" for key in was if key not in now),
     ]
 
 
-def _first_change(was: Sequence[Any], now: Sequence[Any]) -> str | None:
-    """The first difference between two lists of variables, each ``[path, shape]``."""
+def _first_change(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The first difference between two models, as ``model_config`` describes them."""
     # Without the numbers by which Keras distinguishes the layers of one process.
     before, after = (
-        [(re.sub(r"_\d+(?=/|$)", "", path), tuple(shape)) for path, shape in each]
+        [(re.sub(r"_\d+(?=/|$)", "", path), tuple(shape)) for path, shape in each["variables"]]
         for each in (was, now)
     )
-    for kind, start, end, at, until in SequenceMatcher(
-        None, before, after, autojunk=False
-    ).get_opcodes():
-        gone, new = before[start:end], after[at:until]
-        if kind == "replace" and gone[0][0] == new[0][0]:
-            return f"{now[at][0]} was of shape {gone[0][1]} and is of shape {new[0][1]}"
-        if kind in ("replace", "delete"):
-            return f"it had {was[start][0]} of shape {gone[0][1]}, which there is no more"
-        if kind == "insert":
-            return f"{now[at][0]} of shape {new[0][1]} is new"
+    gone, new = [*(Counter(before) - Counter(after))], [*(Counter(after) - Counter(before))]
+    if gone and new and gone[0][0] == new[0][0]:
+        return f"{new[0][0]} was of shape {gone[0][1]} and is of shape {new[0][1]}"
+    if gone:
+        return f"it had {gone[0][0]} of shape {gone[0][1]}, which there is no more"
+    if new:
+        return f"{new[0][0]} of shape {new[0][1]} is new"
+    if before != after:
+        return "its layers are in another order"
+    if was["optimizer"] != now["optimizer"]:
+        return f"its optimizer was {was['optimizer']} and is {now['optimizer']}"
     return None

@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.layout import CHECKPOINTS, EVALUATIONS
-from aerotrain.store import MANIFEST, Manifest, MissingError, Store
+from aerotrain.store import MANIFEST, Manifest, Store
 
 
 class Name(NamedTuple):
@@ -65,60 +65,40 @@ class Retention:
         self._store = store
         self._keep = keep
         self._token = token
-        #: The validation loss of each checkpoint, None if there is none.
-        self._losses: dict[Name, float | None] = {}
-        #: Damaged checkpoints: training resumes from an older one.
-        self._damaged: set[Name] = set()
+        #: Checkpoints that were found to be damaged.
+        self.damaged: set[Name] = set()
 
     def complete(self) -> list[Name]:
         """The complete checkpoints of this training, oldest first."""
         return [name for name in complete_checkpoints(self._store) if name.token <= self._token]
 
-    def mark_damaged(self, name: Name) -> None:
-        """Mark a damaged checkpoint, to be removed as soon as there is a new one."""
-        self._damaged.add(name)
-
-    def warn_of_incomplete(self) -> None:
-        """Warn of checkpoints that were not completely uploaded."""
-        for name, is_whole in sorted(_names(self._store).items()):
-            if is_whole or name.token > self._token:
-                continue
-            print(
-                f"warning: the checkpoint of step {name.step} was not uploaded to its end; it is "
-                "not used",
-                flush=True,
-            )
-            self._damaged.add(name)
-
-    def published(self, name: Name, about: Mapping[str, Any]) -> None:
-        """Record that the checkpoint of that name is complete in the store."""
-        self._damaged.discard(name)
-        self._losses[name] = about.get("val_loss")
-
     def drop(self) -> None:
-        """Remove damaged checkpoints, and those that are neither new nor the best."""
-        for name in self._damaged:
+        """Remove checkpoints that are damaged, cut off, or neither new nor the best.
+
+        An upload with a token below ``token`` will never be completed.
+        """
+        found = [each for each in _names(self._store).items() if each[0].token <= self._token]
+        cut_off = {name for name, is_whole in found if not is_whole and name.token < self._token}
+        useless = cut_off | self.damaged
+        for name in useless:
             remove(self._store, f"{CHECKPOINTS}/{name}")
-        self._damaged.clear()
-        names = self.complete()
+        self.damaged.clear()
+        names = [name for name, is_whole in found if is_whole and name not in useless]
         losses = {name: loss for name in names if (loss := self._loss(name)) is not None}
         for name in set(names) - kept(names, losses, self._keep):
             remove(self._store, f"{CHECKPOINTS}/{name}")
 
     def _loss(self, name: Name) -> float | None:
-        if name not in self._losses:
-            try:
-                manifest = Manifest.from_json(self._store.get(f"{CHECKPOINTS}/{name}/{MANIFEST}"))
-            except FinalError:
-                return None
-            self._losses[name] = manifest.about.get("val_loss")
-        if self._losses[name] is None:
-            try:
+        """The validation loss of when it was saved, or the evaluator's; None without one."""
+        try:
+            manifest = Manifest.from_json(self._store.get(f"{CHECKPOINTS}/{name}/{MANIFEST}"))
+            loss: float | None = manifest.about.get("val_loss")
+            if loss is None:
                 measured = json.loads(self._store.get(f"{EVALUATIONS}/{name}.json"))
-            except MissingError:
-                return None
-            self._losses[name] = measured["metrics"].get("loss")
-        return self._losses[name]
+                loss = measured["metrics"].get("loss")
+        except FinalError:  # it is missing or damaged
+            return None
+        return loss
 
 
 def remove(store: Store, prefix: str) -> None:

@@ -14,7 +14,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,6 @@ class Snapshot:
     slices: list[str]
     values: list[Any]
     owners: list[Any]
-    _by_owner: dict[int, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -85,13 +84,6 @@ class Snapshot:
             self.values = list(
                 pool.map(lambda each: each() if callable(each) else each, self.values)
             )
-
-    def of_variable(self, variable: Any) -> Any:
-        """The value of ``variable``, or None if its owner is unknown."""
-        if not self._by_owner:
-            pairs = zip(self.owners, self.values, strict=True)
-            self._by_owner = {id(owner): value for owner, value in pairs}
-        return self._by_owner.get(id(variable))
 
     def write(self, prefix: Path, device: str | None) -> None:
         """Write the values as the checkpoint ``prefix``, by ``device`` of this machine.

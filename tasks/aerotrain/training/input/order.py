@@ -149,17 +149,12 @@ class Order:
     def epoch(self, number: int) -> Iterator[Window]:
         """The windows of one epoch, in which each record occurs once."""
         cut = (pieces for group in self._groups(number) for pieces in self._cut(group, number))
-        before: tuple[Piece, ...] = ()
-        count = 0
-        for pieces in cut:
-            if before:
-                yield self._window(before, number, count)
-                count += 1
-            before = pieces
-        yield replace(self._window(before, number, count), last=True)
-
-    def _window(self, pieces: tuple[Piece, ...], epoch: int, number: int) -> Window:
-        return Window(pieces=pieces, seed=(self.seed, epoch << 32 | number))
+        nothing: tuple[Piece, ...] = ()
+        for count, (pieces, following) in enumerate(
+            itertools.pairwise(itertools.chain(cut, [nothing]))
+        ):
+            seed = self.seed, number << 32 | count
+            yield Window(pieces=pieces, seed=seed, last=not following)
 
     def _groups(self, epoch: int) -> Iterator[list[Shard]]:
         left = self._shuffled(epoch)
@@ -226,30 +221,3 @@ def _pieces(shard: Shard, first: int, number: int, count: int) -> Iterator[Piece
         start, stop = max(begin - turn, 0), min(end - turn, shard.records)
         if start < stop:
             yield Piece(shard, start, stop - start)
-
-
-class UpcomingWindows:
-    """The windows from ``begin`` on, an epoch and its records that are done, without end.
-
-    They are numbered from 0, and ``number`` is the next one.
-    """
-
-    def __init__(self, order: Order, begin: tuple[int, int]) -> None:
-        self._order = order
-        self._begin = begin
-        self.rewind()
-
-    def rewind(self) -> None:
-        """Start over with window 0."""
-        self.number = 0
-        self._windows: Iterator[tuple[int, Window]] = enumerate(self._order.windows(*self._begin))
-
-    def skip(self) -> None:
-        """Go on to the next window."""
-        next(self._windows)
-        self.number += 1
-
-    def __iter__(self) -> Iterator[tuple[int, Window]]:
-        """The upcoming windows with their numbers; this does not go on to the next."""
-        self._windows, upcoming = itertools.tee(self._windows)
-        return upcoming

@@ -7,7 +7,7 @@ announces windows of records by files: see ``shuffle_windows.py``.
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from aerotrain.data.dataset import Dataset, Shard
 from aerotrain.store import StoreFull, StoreUnavailable, open_store
 from aerotrain.store.errors import store_error
 from aerotrain.training.input.batches import layout_of
-from aerotrain.training.input.order import Order, UpcomingWindows, Window
+from aerotrain.training.input.order import Order, Window
 from aerotrain.training.input.shards import (
     FOLDER,
     INDEX,
@@ -66,8 +66,8 @@ class ShardCache:
         self.failure: BaseException | None = None
         self._store = open_store(self.url)
         self._requests = WindowRequests(self.scratch)
-        self._windows = UpcomingWindows(self.order, self.begin)
-        self._announced: set[int] = set()
+        #: The number of the requested window, and the windows from it on.
+        self._number, self._windows = 0, self.order.windows(*self.begin)
         self._cached: dict[str, Indexed] = {}
         self._downloads: dict[str, Future[Indexed]] = {}
         self._shards = ThreadPoolExecutor(SHARDS_AT_ONCE)
@@ -77,7 +77,6 @@ class ShardCache:
         #: A disk that is full from the beginning is an error; later, space may be freed.
         self._may_be_full = False
         self._stopped = threading.Event()
-        self._failed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
 
     @classmethod
@@ -109,7 +108,6 @@ class ShardCache:
         if self.order.shard_cache_bytes:
             for shard in self.order.shards:
                 self._drop(shard.file)
-        self._rewind()
         self._thread.start()
 
     def stop(self) -> None:
@@ -120,8 +118,8 @@ class ShardCache:
 
     def failed(self) -> BaseException:
         """Wait until the cache fails, without a time limit, and return the error."""
-        self._failed.wait()
-        assert self.failure is not None
+        while self.failure is None:
+            self._thread.join(_SECONDS_BETWEEN_LOOKS)
         return self.failure
 
     @property
@@ -139,10 +137,7 @@ class ShardCache:
                 self._requests.wait(_SECONDS_BETWEEN_LOOKS)
         except BaseException as error:  # noqa: BLE001 -- the readers of windows must be notified
             self.failure = error
-            try:
-                self._requests.fail()
-            finally:
-                self._failed.set()
+            self._requests.fail()
         finally:
             self._ranges.shutdown(wait=False, cancel_futures=True)
             self._shards.shutdown(cancel_futures=True)
@@ -150,16 +145,16 @@ class ShardCache:
     def _turn(self) -> None:
         """Process requests and finished downloads, and start new ones."""
         ended, failed = self._finished_downloads()
-        requested = self._requests.newest(self._windows.number)
-        has_moved = requested != self._windows.number
-        if not (ended or self.is_waiting or has_moved or not self._announced):
+        requested = self._requests.newest(self._number)
+        is_served = requested == self._number and self._requests.is_announced(requested)
+        if is_served and not ended and not self.is_waiting:
             return
-        if requested < self._windows.number:
+        if requested < self._number:
             self._rewind()
-        while self._windows.number < requested:
-            self._requests.forget(self._windows.number)
-            self._announced.discard(self._windows.number)
-            self._windows.skip()
+        while self._number < requested:
+            self._requests.forget(self._number)
+            next(self._windows)
+            self._number += 1
         may = time.monotonic() >= self._retry_at
         if failed is None and may and len(self._cached) < len(self.order.shards):
             self._start_downloads(self._wanted())
@@ -169,14 +164,18 @@ class ShardCache:
 
     def _rewind(self) -> None:
         self._requests.forget_all()
-        self._announced.clear()
-        self._windows.rewind()
+        self._number, self._windows = 0, self.order.windows(*self.begin)
+
+    def _upcoming(self) -> Iterator[Window]:
+        """The windows from the requested one on, which stays the next."""
+        self._windows, upcoming = itertools.tee(self._windows)
+        return upcoming
 
     def _wanted(self) -> list[Shard]:
         """The shards that are read next and fit on the disk, in their order."""
         wanted: dict[str, Shard] = {}
         size, limit = 0, self.order.shard_cache_bytes
-        for _, window in self._windows:
+        for window in self._upcoming():
             for shard in (piece.shard for piece in window.pieces):
                 if shard.file in wanted:
                     continue
@@ -255,12 +254,11 @@ class ShardCache:
 
     def _announce_windows(self) -> None:
         """Announce the next windows, up to the first one whose shards are not on the disk."""
-        for number, window in itertools.islice(self._windows, _AHEAD):
+        for number, window in enumerate(itertools.islice(self._upcoming(), _AHEAD), self._number):
             if not all(piece.shard.file in self._cached for piece in window.pieces):
                 return
-            if number not in self._announced:
+            if not self._requests.is_announced(number):
                 self._requests.announce(number, self._announcement(window))
-                self._announced.add(number)
                 self._may_be_full, self._waiting_since = True, None
 
     def _announcement(self, window: Window) -> str:

@@ -84,6 +84,10 @@ class WindowRequests:
                 number = int(numbers[-_DIGITS:])
         return number
 
+    def is_announced(self, number: int) -> bool:
+        """Whether that window was announced, and not forgotten since."""
+        return self._file(number).exists()
+
     def announce(self, number: int, content: str) -> None:
         """Write where the records of that window are.
 

@@ -7,11 +7,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from aerotrain.store import fetch, publish
-from aerotrain.training.checkpoints.checkpoints import (
-    FILE,
-    Checkpoints,
-    SavedState,
-)
+from aerotrain.training.checkpoints.checkpoints import FILE, Checkpoints, SavedState
 from aerotrain.training.checkpoints.retention import remove
 from aerotrain.training.checkpoints.snapshot import Snapshot
 from aerotrain.training.internals import tensorflow2
@@ -46,10 +42,10 @@ class MeshCheckpoints(Checkpoints):
     def _write(self, folder: Path) -> None:
         own = folder.with_name(f"{folder.name}-own")
         self._checkpoint.write(str(own / FILE))
-        self._meet()
+        self._wait_for_all()
         prefixes = [str(own / FILE)]
         for client in range(1, dtensor.num_clients()):
-            part = self._part(folder.name, client)
+            part = f"{_PARTS}/{folder.name}/{client}"
             fetch(self._store, part, own / str(client))
             prefixes += [
                 str(index.with_suffix("")) for index in (own / str(client)).rglob("*.index")
@@ -62,16 +58,9 @@ class MeshCheckpoints(Checkpoints):
         )
         shutil.rmtree(own)
 
-    def _part(self, name: str, client: int) -> str:
-        return f"{_PARTS}/{name}/{client}"
-
-    def _meet(self) -> None:
-        """Wait until every process has called this, and its operations are done."""
-        dtensor.barrier(self._counter.layout.mesh, "published")
-
     def save(self, state: SavedState) -> None:
         tensorflow2.wait_for_operations()  # which may still assign variables
-        if self._is_chief:
+        if self._context.is_chief:
             super().save(state)
             return
         name = self._name()
@@ -81,6 +70,10 @@ class MeshCheckpoints(Checkpoints):
         # The chief alone writes replicated variables, so this folder may be empty otherwise.
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _NOTHING).write_text("")
-        publish(self._store, folder, self._part(str(name), dtensor.client_id()), {})
+        publish(self._store, folder, f"{_PARTS}/{name}/{dtensor.client_id()}", {})
         shutil.rmtree(folder)
-        self._meet()
+        self._wait_for_all()
+
+    def _wait_for_all(self) -> None:
+        """Wait until every process has called this, and its operations are done."""
+        dtensor.barrier(self._context.counter.layout.mesh, "published")

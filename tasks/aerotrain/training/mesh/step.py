@@ -18,14 +18,14 @@ from aerotrain.training.mesh.mesh import Mesh, host, replicated
 from aerotrain.training.model.checks import check_divisible, check_fixed_batch, check_unconditional
 from aerotrain.training.step_runner import Spent, StepRunner, StepsRun, never
 from aerotrain.training.steps.custom import has_custom_step
-from aerotrain.training.steps.state import MetricState, MetricValues
-from aerotrain.training.steps.step import first_bad, length
+from aerotrain.training.steps.state import MetricScope, MetricValues
+from aerotrain.training.steps.step import TrainStep, first_bad
 
 #: The most steps in one execution. DTensor has no loops, so each step is compiled separately.
 _UNROLLED = 4
 
 
-class MeshStep:
+class MeshStep(TrainStep):
     """Training steps that read every variable once before, and write it once after all else.
 
     Inside DTensor's functions a read does not wait for the previous write, so an optimizer that
@@ -45,63 +45,47 @@ class MeshStep:
                 "train_step, or choose 'one_device' or 'mirrored'"
             )
         check_unconditional("dtensor", model)
-        self.metrics = MetricState(model)
-        self.model = model
+        super().__init__(model, counter, fused=False)
         self.counter = counter
         metrics = {id(each) for each in self.metrics.variables}
         self._weights = [each for each in model.variables if id(each) not in metrics]
         self._slots = list(model.optimizer.variables)
-        places = {id(each): place for place, each in enumerate(self._weights)}
-        self._trained = [places[id(each)] for each in model.trainable_weights]
 
-    def __call__(
-        self, sums: MetricValues, first: tf.Tensor, batches: Sequence[Any]
-    ) -> MetricValues:
+    def train(self, sums: MetricValues, first: tf.Tensor, batches: Sequence[Any]) -> MetricValues:
         """Train on each of ``batches`` in turn, and return ``sums`` with them added.
 
         ``first`` is the number of the first of these steps, counted from 1.
         """
+        optimizer, trainable = self.model.optimizer, self.model.trainable_weights
         variables = [*self._weights, *self._slots]
-        before = [each.value.read_value() for each in variables]
-        after, many = before, len(self._weights)
+        before = {id(each): each.value.read_value() for each in variables}
+        #: The values of variables by their ``id``.
+        self._values = dict(before)
         for index, batch in enumerate(batches):
-            weights, slots, loss, sums = self._one(after[:many], after[many:], sums, batch)
-            trained = [weights[place] for place in self._trained]
+            gradients, loss, sums = self.compute(sums, batch)
+            slots = [self._values[id(each)] for each in self._slots]
+            trained = [self._values[id(each)] for each in trainable]
+            trained, slots = keras3.stateless_apply(optimizer, slots, gradients, trained)
+            self._values |= {
+                id(each): self._mesh_scope.get_current_value(each) for each in self._weights
+            }
+            self._values |= zip(map(id, trainable), trained, strict=True)
+            self._values |= zip(map(id, self._slots), slots, strict=True)
             sums = [*sums[:-1], first_bad(sums[-1], [loss, *trained], first + index)]
-            after = [*weights, *slots]
-        for variable, old, new in zip(variables, before, after, strict=True):
-            if new is not old:
+        for variable in variables:
+            if (new := self._values[id(variable)]) is not before[id(variable)]:
                 variable.value.assign(new)
         return sums
 
-    def _one(
-        self, weights: list[Any], slots: list[Any], sums: MetricValues, batch: Any
-    ) -> tuple[list[Any], list[Any], tf.Tensor, MetricValues]:
-        model = self.model
-        trained = [weights[place] for place in self._trained]
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        mapping = [
-            *zip(self._weights, weights, strict=True),
-            *zip(self._slots, slots, strict=True),
-            *zip(self.metrics.variables, sums, strict=False),
-        ]
-        with _MeshScope(mapping, collect_losses=True) as scope:
-            with tf.GradientTape() as tape:
-                tape.watch(trained)
-                y_pred = keras3.call(model, x, training=True)
-                loss = keras3.compute_loss(model, x, y, y_pred, weight)
-                keras3.track_loss(model, loss, length(x))
-                scaled = model.optimizer.scale_loss(loss)
-            model.compute_metrics(x, y, y_pred, sample_weight=weight)
-        gradients = tape.gradient(scaled, trained)
-        new_trained, new_slots = keras3.stateless_apply(model.optimizer, slots, gradients, trained)
-        after = [scope.get_current_value(each) for each in self._weights]
-        for place, new in zip(self._trained, new_trained, strict=True):
-            after[place] = new
-        return after, new_slots, loss, [*self.metrics.of(scope), sums[-1]]
+    def _scope(self, sums: MetricValues) -> MetricScope:
+        state = [(each, self._values[id(each)]) for each in [*self._weights, *self._slots]]
+        self._mesh_scope = _MeshScope([*self.metrics.pairs(sums), *state])
+        trainable = map(id, self.model.trainable_weights)
+        self._mesh_scope.fetched = {each: self._values[each] for each in trainable}
+        return self._mesh_scope
 
 
-class _MeshScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
+class _MeshScope(MetricScope):
     """A scope in which no gradient passes through what a layer assigns, as through a variable."""
 
     def add_update(self, update: tuple[Any, Any]) -> None:
@@ -118,7 +102,7 @@ class MeshStepRunner(StepRunner):
         self._mesh = mesh
         self._counter = step.counter
         self._zero = step.metrics.zero
-        self._execute = tf.function(step, autograph=False)
+        self._execute = tf.function(step.train, autograph=False)
         self._batches = iter(untuned(dataset))
         self._per_execution = min(per_execution, _UNROLLED)
         #: The lengths of lists of batches, and the sizes of these, that were compiled.

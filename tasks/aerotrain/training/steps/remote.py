@@ -53,18 +53,6 @@ class RemoteStep(TrainStep):
         self._fetched = [scope.count, *scope.fetched.values()]
         return scope
 
-    def _added_losses(self, scope: MetricScope) -> list[tf.Tensor]:
-        regular = [
-            each.regularizer(scope.fetched.get(id(each), each))
-            for each in self.model.trainable_weights
-            if each.regularizer is not None
-        ]
-        return [*scope.losses, *regular]
-
-    def _forward(self, x: Any, scope: MetricScope) -> Any:
-        with scope:
-            return keras3.call(self.model, x, training=True)
-
     def apply(self, gradients: Sequence[Any]) -> tf.Tensor:
         weights = self.model.trainable_weights
         ids = [id(each) for each in weights]

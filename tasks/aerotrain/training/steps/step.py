@@ -41,14 +41,16 @@ Counts = list[tf.Tensor]
 class TrainStep:
     """One step of one replica, to be called through ``strategy.run``.
 
-    ``counter`` is an int64 variable that holds the number of steps done.
+    ``counter`` is an int64 variable that holds the number of steps done. With ``fused``, the
+    optimizer updates large variables by one operation each.
     """
 
-    def __init__(self, model: keras.Model, counter: tf.Variable) -> None:
+    def __init__(self, model: keras.Model, counter: tf.Variable, *, fused: bool = True) -> None:
         self.metrics = MetricState(model)
         self.model = model
         self._counter = counter
-        fuse(inner(model.optimizer))
+        if fused:
+            fuse(inner(model.optimizer))
 
     def __call__(self, sums: MetricValues, batch: Any) -> StepResult:
         """Train on one batch of ``x``, ``(x, y)`` or ``(x, y, sample_weight)``."""
@@ -75,13 +77,32 @@ class TrainStep:
         A microbatch has a ``weight``, its part of the records of its batch; one of 0 does not
         change the sums. ``totals`` are those of ``Microbatch``.
         """
-        if weight is None:
-            return self._compute(sums, batch)
-        part = Microbatch(weight, counts_all=self.counts_all, totals=totals)
+        model = self.model
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        scope = self._scope(sums)
+        # Layers are called in it if they read fetched weights, or update metrics.
+        layers = scope if scope.fetched or self.metrics.in_call else nullcontext()
+        part = None
+        if weight is not None:
+            part = Microbatch(weight, counts_all=self.counts_all, totals=totals)
         with keras3.sharing(part):
-            gradients, loss, (*added, bad) = self._compute(sums, batch, weight)
-        kept = [tf.where(weight > 0, new, old) for new, old in zip(added, sums[:-1], strict=True)]
-        return gradients, loss, [*kept, bad]
+            with tf.GradientTape() as tape:
+                tape.watch([each for each in scope.fetched.values() if each.dtype.is_floating])
+                with layers:
+                    y_pred = keras3.call(model, x, training=True)
+                added_losses = [*scope.losses, *self._losses_of_weights(scope)]
+                with scope:
+                    loss = keras3.compute_loss(model, x, y, y_pred, sample_weight, added_losses)
+                    keras3.track_loss(model, loss, length(x))
+                counted = loss if weight is None else loss * tf.cast(weight, loss.dtype)
+                scaled = model.optimizer.scale_loss(counted)
+            gradients = _gradients(tape, scaled, model.trainable_weights, scope.fetched)
+            with scope, keras3.measuring():
+                model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        added = self.metrics.of(scope)
+        if weight is not None:
+            added = [tf.where(weight > 0, *pair) for pair in zip(added, sums[:-1], strict=True)]
+        return gradients, loss, [*added, sums[-1]]
 
     def counts(self, weight: tf.Tensor, batch: Any) -> Counts:
         """What the losses of a microbatch divide by, where that is not its number of records."""
@@ -116,26 +137,6 @@ class TrainStep:
         known = all(keras3.is_of_keras(each) for each in keras3.losses(self.model))
         return keras3.has_own_compute_loss(self.model) or not known
 
-    def _compute(
-        self, sums: MetricValues, batch: Any, weight: tf.Tensor | None = None
-    ) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
-        model = self.model
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        scope = self._scope(sums)
-        with tf.GradientTape() as tape:
-            tape.watch([each for each in scope.fetched.values() if each.dtype.is_floating])
-            y_pred = self._forward(x, scope)
-            added_losses = self._added_losses(scope)
-            with scope:
-                loss = keras3.compute_loss(model, x, y, y_pred, sample_weight, added_losses)
-                keras3.track_loss(model, loss, length(x))
-            counted = loss if weight is None else loss * tf.cast(weight, loss.dtype)
-            scaled = model.optimizer.scale_loss(counted)
-        gradients = _gradients(tape, scaled, model.trainable_weights, scope.fetched)
-        with scope, keras3.measuring():
-            model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        return gradients, loss, [*self.metrics.of(scope), sums[-1]]
-
     def _computing(self, _batch: Any, _gradients: Sequence[Any]) -> tf.Tensor:
         """The seconds of computing; not measured where a replica waits only for its batch."""
         return unmeasured()
@@ -143,12 +144,15 @@ class TrainStep:
     def _scope(self, sums: MetricValues) -> MetricScope:
         return self.metrics.scope(sums)
 
-    def _added_losses(self, scope: MetricScope) -> list[tf.Tensor]:
-        return [*scope.losses, *self.model.losses]
-
-    def _forward(self, x: Any, scope: MetricScope) -> Any:
-        with scope if self.metrics.in_call else nullcontext():
-            return keras3.call(self.model, x, training=True)
+    def _losses_of_weights(self, scope: MetricScope) -> list[tf.Tensor]:
+        """The losses that the layers have added outside of ``scope``, and those of regularizers."""
+        if not scope.fetched:
+            return list(self.model.losses)
+        return [
+            each.regularizer(scope.fetched.get(id(each), each))
+            for each in self.model.trainable_weights
+            if each.regularizer is not None
+        ]
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Apply ``gradients`` with the optimizer; return the number of steps done."""
