@@ -10,7 +10,9 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.data.dataset import Feature, Shard
-from aerotrain.data.records import Column, encode, encoded_frames, stacked
+from aerotrain.data.records.columns import Column, stacked
+from aerotrain.data.records.encoding import encode
+from aerotrain.data.records.framing import encoded_frames
 from aerotrain.evaluation import evaluate
 from aerotrain.evaluation.card import card, charts
 from aerotrain.evaluation.diagnostics import Diagnostics

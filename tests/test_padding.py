@@ -10,7 +10,9 @@ import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.data.dataset import Feature, load_dataset, load_statistics
-from aerotrain.data.records import column_of, encode, framed, read_frames
+from aerotrain.data.records.columns import column_of
+from aerotrain.data.records.encoding import encode
+from aerotrain.data.records.framing import framed, read_frames
 from aerotrain.data.sources.tfrecord import features_of
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
@@ -159,10 +161,10 @@ def test_lists_of_different_lengths_without_padding_name_the_option(
 @pytest.mark.parametrize(
     ("pad", "words"),
     [
-        (3, "'pad' must be an object by columns"),
-        ({"n": 0}, "the padding of 'n' must be a length of at least 1, or an object"),
-        ({"n": {"value": 0}}, "the padding of 'n' must be a length"),
-        ({"n": {"length": 2, "longer": "drop"}}, "the padding of 'n' must be a length"),
+        (3, "pad of the source must be an object by columns"),
+        ({"n": 0}, "of the column 'n', length of pad must be a whole number of 1 or more, got 0"),
+        ({"n": {"value": 0}}, "pad needs length"),
+        ({"n": {"length": 2, "longer": "drop"}}, "longer of pad must be 'reject' or 'truncate'"),
         ({"n": 3, "m": 3}, "has no column 'm'"),
         ({"id": 3}, "the column 'id' has no lists, which 'pad' takes"),
         ({"n": {"length": 3, "value": "x"}}, "the padding of 'n' cannot be 'x', because .* int64"),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
-from aerotrain.data.records import column_of
+from aerotrain.data.records.columns import column_of
 from aerotrain.data.sources.batch import Batch, Fragment, SourceError
 from aerotrain.data.sources.files import InputFile, files_of
 from aerotrain.data.sources.source import Inferred, Source

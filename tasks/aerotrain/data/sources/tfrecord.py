@@ -15,14 +15,9 @@ from google.protobuf import (
 )
 
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records import (
-    FramingError,
-    RecordError,
-    lists_of,
-    read_frames,
-    to_pad,
-)
-from aerotrain.data.sources.batch import Batch, BatchBuilder, SourceError
+from aerotrain.data.records.columns import RecordError, lists_of, to_pad
+from aerotrain.data.records.framing import FramingError, read_frames
+from aerotrain.data.sources.batch import Batch, Rejected, SourceError, in_lists
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
 from aerotrain.data.sources.files import InputFile, checked_beginning
 from aerotrain.data.sources.source import FileSource, Inferred, file_and_span
@@ -79,16 +74,22 @@ class ExampleSource(FileSource):
         file, _ = file_and_span(description)
         # An Example has three types; the cast to the schema follows.
         schema = {name: self._held(name, each) for name, each in schema.items()}
-        builder = BatchBuilder(file.url, "byte")
-        for offset, record in _frames(file):
-            try:
-                builder.add(offset, self._values(record, schema), len(record))
-            except RecordError as error:
-                builder.reject(offset, str(error))
-            if builder.is_full:
-                yield self._batch(builder, schema)
-                builder = BatchBuilder(file.url, "byte")
-        yield self._batch(builder, schema)
+        for frames in in_lists(_frames(file), lambda frame: len(frame[1])):
+            kept, rejected = [], []
+            for offset, record in frames:
+                try:
+                    kept.append((offset, self._values(record, schema)))
+                except RecordError as error:
+                    rejected.append(Rejected(file.url, offset, "byte", str(error)))
+            columns = {}
+            for name, feature in schema.items():
+                values = [record[name] for _, record in kept]
+                is_padded = name in self.declared.padding
+                columns[name] = lists_of(values, feature) if is_padded else _column(values, feature)
+            offsets = np.array([offset for offset, _ in kept], np.int64)
+            yield Batch(
+                columns=columns, file=file.url, offsets=offsets, unit="byte", rejected=rejected
+            )
 
     def _held(self, name: str, feature: Feature) -> Feature:
         is_text = self.declared.parsed_as(name, Feature(feature.dtype)) == pa.string()
@@ -122,14 +123,6 @@ class ExampleSource(FileSource):
         except SourceError as error:
             raise RecordError(str(error)) from error
         return {name: features[name][1] if name in features else None for name in schema}
-
-    def _batch(self, builder: BatchBuilder, schema: Schema) -> Batch:
-        columns = {}
-        for name, feature in schema.items():
-            values = [each[name] for each in builder.records]
-            is_padded = name in self.declared.padding
-            columns[name] = lists_of(values, feature) if is_padded else _column(values, feature)
-        return builder.batch(columns)
 
 
 def _frames(file: InputFile) -> Iterator[tuple[int, bytes]]:
