@@ -20,11 +20,11 @@ from support.prepared import PLAIN, Content, prepared, records, written
 
 MODULE = """
 def list_parts():
-    return [{}]
+    return [{"key": "a"}, {"key": "b"}]
 
 
 def read_part(part):
-    yield "a", {"x": 1e300, "y": 1.5}
+    yield part["key"], {"x": 1e300, "y": 1.5, "n": 3}
 """
 
 
@@ -399,12 +399,15 @@ def test_a_wrong_declaration_is_refused(
         prepared(tmp_path, {"x.csv": b"n,t\n1,a\n"}, **options)
 
 
-def test_a_module_may_keep_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_types_of_a_module_hold_for_all_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "large_numbers.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(FinalError, match="column 'x' is beyond the range of float32"):
         prepare((tmp_path / "1").as_uri(), tmp_path, "large_numbers", **PLAIN)
-    source = {"kind": "python", "module": "large_numbers", "types": {"x": "float64"}}
+    source = {"kind": "python", "module": "large_numbers", "types": {"x": "float64", "n": "int8"}}
     url = prepare((tmp_path / "2").as_uri(), tmp_path, source, **PLAIN)
-    assert load_dataset(url).schema == {"x": Feature("float64"), "y": Feature("float32")}
-    assert column(url, "x") == [1e300]
+    found = {name: each.dtype for name, each in load_dataset(url).schema.items()}
+    assert found == {"n": "int8", "x": "float64", "y": "float32"}
+    assert column(url, "x") == [1e300, 1e300]

@@ -75,29 +75,10 @@ class TableSource(FileSource):
         Raises:
             SourceError: there is no record, or a file is of another kind.
         """
-        inferred, rejected = Inferred(), list[Rejected]()
-        found: dict[str, dict[pa.DataType, list[pa.Array]]] = {}
-        read: dict[str, InputFile] = {}
-        places = [file_and_span(each) for each in self.sampled()[0]]
-        others = [(file, (0, file.size)) for file in self.files]
-        for number, (file, span) in enumerate([*places, *others]):
-            if read and number >= len(places):
-                break
-            for names, table in self.sample(file, span, rejected):
-                read[file.url] = file
-                for name in names:
-                    found.setdefault(name, {})
-                    with inferred.column(name):
-                        check_columns(file.url, filter(self.declared.reads, [name]), names)
-                for name, values in zip(table.column_names, table.columns, strict=True):
-                    if self.declared.reads(name):
-                        chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-                        found[name].setdefault(values.type, []).extend(chunks)
-                found |= {name: {pa.string(): [pa.array([""])]} for name in file.partitions}
-        if not read:
-            raise self._empty(rejected)
+        inferred = Inferred()
+        found = self._found(inferred)
         counts: Counts = {name: Counter() for name in found}
-        for name, arrays in found.items():
+        for name, (file, arrays) in found.items():
             with inferred.column(name):
                 for kind, chunks in arrays.items():
                     values = pa.chunked_array(chunks, kind).combine_chunks()
@@ -109,13 +90,41 @@ class TableSource(FileSource):
             with inferred.column(name):
                 if not known:
                     raise SourceError(
-                        f"there is no value of {name!r} in the first records of {some(list(read))},"
-                        " so its type is unknown; set it in 'types', or leave it out with 'skip'"
+                        f"there is no value of {name!r} in the first records of "
+                        f"{some([file.url for file in self.files])}, so its type is unknown; set "
+                        "it in 'types', or leave it out with 'skip'"
                     )
                 inferred.features[name] = self.chosen(known)
-        unread = inferred.problems.keys() - counts.keys()
-        inferred.problems = {n: e for n, e in inferred.problems.items() if n not in unread}
+        inferred.problems = {n: each for n, each in inferred.problems.items() if n in counts}
         return inferred
+
+    def _found(
+        self, inferred: Inferred
+    ) -> dict[str, tuple[InputFile, dict[pa.DataType, list[pa.Array]]]]:
+        """For each column, the first file that has it, and its values in what is sampled, by type.
+
+        Columns that are not read have none.
+        """
+        found: dict[str, tuple[InputFile, dict[pa.DataType, list[pa.Array]]]] = {}
+        rejected: list[Rejected] = []
+        places = [file_and_span(each) for each in self.sampled()[0]]
+        others = [(file, (0, file.size)) for file in self.files]
+        for number, (file, span) in enumerate([*places, *others]):
+            if found and number >= len(places):
+                break
+            for names, table in self.sample(file, span, rejected):
+                for name in names:
+                    found.setdefault(name, (file, {}))
+                    with inferred.column(name):
+                        check_columns(file.url, filter(self.declared.reads, [name]), names)
+                for name, values in zip(table.column_names, table.columns, strict=True):
+                    if self.declared.reads(name):
+                        found[name][1].setdefault(values.type, []).extend(values.chunks)
+                for name in file.partitions:
+                    found[name] = (file, {pa.string(): [pa.array([""])]})
+        if not found:
+            raise self._empty(rejected)
+        return found
 
     def _empty(self, rejected: Sequence[Rejected]) -> SourceError:
         if not rejected:

@@ -15,7 +15,7 @@ from google.protobuf import (
 )
 
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records.columns import RecordError, lists_of, to_pad
+from aerotrain.data.records.columns import RecordError, arrow_type, to_pad
 from aerotrain.data.records.framing import FramingError, read_frames
 from aerotrain.data.sources.batch import Batch, Rejected, SourceError, in_lists
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
@@ -85,7 +85,9 @@ class ExampleSource(FileSource):
             for name, feature in schema.items():
                 values = [record[name] for _, record in kept]
                 is_padded = name in self.declared.padding
-                columns[name] = lists_of(values, feature) if is_padded else _column(values, feature)
+                columns[name] = (
+                    pa.array(values, arrow_type(feature)) if is_padded else _column(values, feature)
+                )
             offsets = np.array([offset for offset, _ in kept], np.int64)
             yield Batch(
                 columns=columns, file=file.url, offsets=offsets, unit="byte", rejected=rejected
