@@ -67,13 +67,12 @@ class _Array:
 
     def rows(self, first: int, last: int, at_once: int) -> Iterator[NDArray[Any]]:
         """The rows from ``first`` up to ``last`` in this machine's byte order, so many at once."""
-        with self.file.open() as stream:
-            stream.seek(self.begin + first * self.row_bytes)
-            for row in range(first, last, at_once):
-                count = min(at_once, last - row)
-                rows = np.frombuffer(stream.read(count * self.row_bytes), self.dtype)
-                rows = rows.reshape(count, *self.shape[1:])
-                yield rows.astype(self.dtype.newbyteorder("="), copy=False)
+        for row in range(first, last, at_once):
+            count = min(at_once, last - row)
+            begin = self.begin + row * self.row_bytes
+            rows = np.frombuffer(self.file.read(begin, begin + count * self.row_bytes), self.dtype)
+            rows = rows.reshape(count, *self.shape[1:])
+            yield rows.astype(self.dtype.newbyteorder("="), copy=False)
 
 
 class ArraySource(Source):

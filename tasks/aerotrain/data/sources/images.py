@@ -94,7 +94,7 @@ class ImageSource(FileSource):
         numbers = {name: number for number, name in enumerate(self._classes)}
         files = [InputFile(*each) for each in description["files"]]
         with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
-            read = in_order(pool, _whole, files, _CONCURRENT_READS)
+            read = in_order(pool, lambda each: each.read(0, each.size), files, _CONCURRENT_READS)
             for file, data in zip(files, read, strict=True):
                 reason = _why_no_image(data)
                 if file.folder not in numbers:
@@ -136,10 +136,6 @@ def _check_others(others: Sequence[InputFile], images: Sequence[InputFile]) -> N
             f"{some(unread or empty)}; convert them to JPEG or PNG, move them elsewhere, or name "
             "the others in 'url' by globs"
         )
-
-
-def _whole(file: InputFile) -> bytes:
-    return file.read(0, file.size)
 
 
 def _why_no_image(data: bytes) -> str:

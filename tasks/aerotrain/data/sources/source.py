@@ -178,10 +178,8 @@ class Source(ABC):
         for name, feature in features.items():
             if 0 in feature.shape:  # the next records may hold longer ones
                 reasons.setdefault(name, f"the column {name!r} begins with empty lists")
-        selected: dict[str, Any] = {"skip": [*self.declared.skip, *reasons]}
-        if self.declared.columns is not None:
-            selected["columns"] = [name for name in self.declared.columns if name not in reasons]
-        return type(self)({**self.described(), **selected}), reasons
+        skip = [*self.declared.skip, *reasons]
+        return type(self)({**self.described(), "skip": skip}), reasons
 
     def selecting(self, names: Collection[str]) -> Self:
         """The source with these columns of the data set alone, if its kind can select some."""
