@@ -154,15 +154,13 @@ class Declared(Validated):
             return declared and declared.partition(" ")[0]
         return "int64"
 
-    def feature_of(self, name: str, values: Any) -> Feature:
+    def feature_of(self, name: str, values: pa.Array) -> Feature:
         """The feature of Arrow values without nulls; that of lists that are padded as they will be.
 
         Raises:
             RecordError: no record can hold such values.
             SpecError: values that are no lists are to be padded.
         """
-        if isinstance(values, pa.ChunkedArray):
-            values = values.combine_chunks()
         if is_list_type(values.type) and nulls_within(values).any():
             values = _without_nulls(values)
         padding = self.padding.get(name)

@@ -17,7 +17,6 @@ from aerotrain.contract.errors import FinalError, SpecError, counted, nearest
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.records.columns import (
-    Column,
     exact_float,
     is_list_type,
     largest_of,
@@ -133,11 +132,7 @@ class Source(ABC):
 
     def schema_of(self, batch: Batch) -> Schema:
         """The features of the data set by a batch, for a source without a schema."""
-        features = {
-            name: each.feature if isinstance(each, Column) else self.declared.feature_of(name, each)
-            for name, each in batch.columns.items()
-        }
-        return self.declared.stored(features)
+        return self.declared.stored({name: each.feature for name, each in batch.columns.items()})
 
     @property
     def gaps(self) -> Mapping[str, Gap]:
