@@ -22,8 +22,9 @@ import tensorflow as tf
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.prepare.partition import keep_freed_memory
-from aerotrain.data.records import encoded_frames
-from aerotrain.data.sources import Source, open_source
+from aerotrain.data.records.framing import encoded_frames
+from aerotrain.data.sources import open_source
+from aerotrain.data.sources.source import Source
 from benchmarks.report import Report, in_turns, ratios, run, seconds, use_one_core
 
 PIXELS = 28 * 28

@@ -14,7 +14,8 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.data.dataset import Schema, Shard
-from aerotrain.data.records import Column, encoded_frames
+from aerotrain.data.records.columns import Column
+from aerotrain.data.records.framing import encoded_frames
 from aerotrain.standalone import prepare
 from aerotrain.store.manifest import StoredFile
 from benchmarks.report import ROOT

@@ -14,7 +14,7 @@ from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.data.hashing import position_hashes
-from aerotrain.data.records import column_of
+from aerotrain.data.records.columns import column_of
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.drift import changes
 from aerotrain.standalone import prepare

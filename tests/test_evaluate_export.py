@@ -19,7 +19,8 @@ from aerotrain.contract.layout import PLAN
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Feature, load_dataset
-from aerotrain.data.records import encode, stacked
+from aerotrain.data.records.columns import stacked
+from aerotrain.data.records.encoding import encode
 from aerotrain.evaluation import evaluate
 from aerotrain.retention import make_plan
 from aerotrain.serving import export

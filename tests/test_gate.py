@@ -12,7 +12,8 @@ from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.gate import Rule
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import Feature
-from aerotrain.data.records import encoded_frames, stacked
+from aerotrain.data.records.columns import stacked
+from aerotrain.data.records.framing import encoded_frames
 from aerotrain.evaluation import evaluate
 from aerotrain.evaluation.card import card
 from aerotrain.evaluation.diagnostics import copied, leaking_columns

@@ -15,7 +15,9 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Feature, Shard
-from aerotrain.data.records import encode, framed, stacked
+from aerotrain.data.records.columns import stacked
+from aerotrain.data.records.encoding import encode
+from aerotrain.data.records.framing import framed
 from aerotrain.store import CorruptError
 from aerotrain.training.input.batches import (
     RecordFiles,

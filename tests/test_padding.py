@@ -10,24 +10,15 @@ import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.data.dataset import Feature, load_dataset, load_statistics
-from aerotrain.data.records import column_of, encode, framed, read_frames
+from aerotrain.data.records.columns import column_of
+from aerotrain.data.records.encoding import encode
+from aerotrain.data.records.framing import framed, read_frames
 from aerotrain.data.sources.tfrecord import features_of
-from aerotrain.standalone import prepare
 from aerotrain.store import open_store
-from support.prepared import PLAIN, Content, prepared
+from support.prepared import Content, prepared
 
 LINES = b'{"id": 0, "n": [5, 6]}\n{"id": 1, "n": [7]}\n{"id": 2, "n": []}\n{"id": 3}\n'
 TABLE = pa.table({"id": [0, 1, 2, 3], "n": [[5, 6], [7], [], None]})
-
-MODULE = """
-def list_parts():
-    return [{}]
-
-
-def read_part(part):
-    for number, n in enumerate([[7], [5, 6], [], [3]]):
-        yield str(number), {"id": number, "n": n}
-"""
 
 
 def examples() -> bytes:
@@ -50,15 +41,6 @@ def values_of(url: str, name: str = "n") -> list[list[Any]]:
     return [values for _, values in sorted(found)]
 
 
-def of_module(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch, **source: Any) -> str:
-    """The URL of the data set of a module of that code."""
-    name = f"records_of_{folder.name}"
-    (folder / f"{name}.py").write_text(code)
-    monkeypatch.syspath_prepend(folder)
-    source = {"kind": "python", "module": name, **source}
-    return prepare((folder / "store").as_uri(), folder, source, **PLAIN)
-
-
 @pytest.mark.parametrize(
     ("name", "content"), [("x.jsonl", LINES), ("x.parquet", TABLE), ("x.tfrecord", examples())]
 )
@@ -70,12 +52,6 @@ def test_lists_of_different_lengths_are_padded(
     assert values_of(url, "m") == [[5, 6, 0], [7, 0, 0], [0, 0, 0], [0, 0, 0]]
     assert load_statistics(url)["m"]["missing"] == 1
     assert "column m   int64 × 3; lists, padded; called n in the files" in capsys.readouterr().out
-
-
-def test_lists_of_a_module_are_padded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = of_module(tmp_path, MODULE, monkeypatch, pad={"n": 2})
-    assert load_dataset(url).schema["n"] == Feature("int64", (2,))
-    assert values_of(url) == [[7, 0], [5, 6], [0, 0], [3, 0]]
 
 
 @pytest.mark.parametrize(
@@ -131,9 +107,7 @@ def test_padding_has_the_declared_type_value_and_length(
         assert values_of(url) == values
 
 
-def test_a_list_that_is_longer_than_its_padding_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_that_is_longer_than_its_padding_is_rejected(tmp_path: Path) -> None:
     words = "column 'n' has more than the 1 values of 'pad'; give a greater length there"
     for name, content in (("x.jsonl", LINES), ("x.parquet", TABLE), ("x.tfrecord", examples())):
         with pytest.raises(FinalError, match=words):
@@ -141,28 +115,22 @@ def test_a_list_that_is_longer_than_its_padding_is_rejected(
         (tmp_path / "in" / name).unlink()
     url = prepared(tmp_path, {"x.jsonl": LINES}, {"max_rejected": 1}, pad={"n": 1})
     assert values_of(url) == [[7], [0], [0]]
-    with pytest.raises(FinalError, match=words):
-        of_module(tmp_path, MODULE, monkeypatch, pad={"n": 1})
 
 
-def test_lists_of_different_lengths_without_padding_name_the_option(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lists_of_different_lengths_without_padding_name_the_option(tmp_path: Path) -> None:
     words = r"pad them.* 'pad' of the source, such as \{'n': 2\}"
     for name, content in (("x.jsonl", LINES), ("x.parquet", TABLE), ("x.tfrecord", examples())):
         with pytest.raises(FinalError, match=words):
             prepared(tmp_path / name, {name: content})
-    with pytest.raises(FinalError, match=words):
-        of_module(tmp_path, MODULE, monkeypatch)
 
 
 @pytest.mark.parametrize(
     ("pad", "words"),
     [
-        (3, "'pad' must be an object by columns"),
-        ({"n": 0}, "the padding of 'n' must be a length of at least 1, or an object"),
-        ({"n": {"value": 0}}, "the padding of 'n' must be a length"),
-        ({"n": {"length": 2, "longer": "drop"}}, "the padding of 'n' must be a length"),
+        (3, "pad of the source must be an object by columns"),
+        ({"n": 0}, "of the column 'n', length of pad must be a whole number of 1 or more, got 0"),
+        ({"n": {"value": 0}}, "pad needs length"),
+        ({"n": {"length": 2, "longer": "drop"}}, "longer of pad must be 'reject' or 'truncate'"),
         ({"n": 3, "m": 3}, "has no column 'm'"),
         ({"id": 3}, "the column 'id' has no lists, which 'pad' takes"),
         ({"n": {"length": 3, "value": "x"}}, "the padding of 'n' cannot be 'x', because .* int64"),

@@ -14,18 +14,16 @@ import pytest
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Feature
-from aerotrain.data.records import (
+from aerotrain.data.records.columns import (
     Column,
     RecordError,
     check_fits,
     column_of,
-    encode,
-    encoded_frames,
-    framed,
-    read_frames,
     schema_of,
     stacked,
 )
+from aerotrain.data.records.encoding import encode
+from aerotrain.data.records.framing import encoded_frames, framed, read_frames
 from support.nasty_inputs import flipped, frame, head
 
 #: One feature of every kind, with edge cases of its encoding.

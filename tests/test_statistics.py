@@ -15,7 +15,7 @@ from aerotrain.contract.layout import PAGE, SCHEMA, STATISTICS
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Feature, load_dataset, load_statistics
 from aerotrain.data.hashing import hashes_of
-from aerotrain.data.records import Column, column_of
+from aerotrain.data.records.columns import Column, column_of
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.drift import changes, check_changes, renames, schema_changes
 from aerotrain.data.statistics.page import Described, page

@@ -20,8 +20,8 @@ from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Shard, Split, load_statistics
 from aerotrain.data.hashing import hashes_of
 from aerotrain.data.partitions import Rejections
-from aerotrain.data.records import Columns, column_of
-from aerotrain.data.sources import Rejected
+from aerotrain.data.records.columns import Columns, column_of
+from aerotrain.data.sources.batch import Rejected
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.page import DataComparison, Described, page
 from aerotrain.data.statistics.pictures import CLASSES, OF_CLASS

@@ -1,6 +1,5 @@
 """Nasty inputs, and what ``prepare`` makes of each: ``make docs`` writes docs/inputs.md by this."""
 
-import bz2
 import contextlib
 import gzip
 import io
@@ -23,8 +22,10 @@ import pyarrow.parquet as pq
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import load_dataset
 from aerotrain.data.partitions import quarantine_key
-from aerotrain.data.records import column_of, encode, framed
-from aerotrain.data.sources import Rejected
+from aerotrain.data.records.columns import column_of
+from aerotrain.data.records.encoding import encode
+from aerotrain.data.records.framing import framed
+from aerotrain.data.sources.batch import Rejected
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
 
@@ -222,63 +223,48 @@ CASES = [
     # text
     Case("an empty file", "csv", b""),
     Case("a header and no record", "csv", b"n,t\n"),
-    Case("blank lines", "csv", b"\n\n\n"),
     Case("blank lines among records", "csv", b"n,t\n\n1,a\n\r\n2,b\n\n"),
     Case("no line end at the end", "csv", b"n,t\n1,a"),
     Case("CR and LF at line ends", "csv", b"n,t\r\n1,a\r\n"),
     Case("CR alone at line ends", "csv", b"n,t\r1,a\r2,b\r"),
     Case("a name that begins with a mark", "csv", b"#,n\n1,1\n"),
-    Case("a comment first", "csv", b"# from a tool\nn,t\n1,a\n"),
     Case("tabs between values", "csv", b"n\tt\n1\ta\n"),
-    Case("tabs, with `delimiter`", "csv", b"n\tt\n1\ta\n", {"delimiter": "\t"}),
-    Case("a semicolon in a name, with `delimiter`", "csv", b"n;t\n1\n", {"delimiter": ","}),
     Case("semicolons and decimal commas", "csv", b"n;t\n1,5;a\n"),
     Case("decimal commas, with `delimiter`", "csv", b"n;t\n1,5;a\n2,25;b\n", {"delimiter": ";"}),
     Case("blanks between values", "csv", b"59 2 32.1\n48 1 21.6\n"),
-    Case("blanks between values, below a header", "csv", b"age sex bmi\n48 1 21.6\n"),
     Case("blanks in the values of one column", "csv", b"a text\ntwo words\none word\n"),
     Case("blanks after commas", "csv", b"n, t\n1, a\n"),
     Case("a header of numbers, after blanks", "csv", b"5.1, .5, 1e3\n4.9, .2, 2e3\n"),
     Case("thousands or decimals", "csv", b'n\n"1,100"\n"1,101"\n'),
-    Case("thousands of millions", "csv", b'n\n"1,100,000"\n"900"\n'),
     Case("decimal commas", "csv", b'n\n"1,5"\n"1,25"\n'),
-    Case("a line break in a file's name", "csv", {"1.csv": b"n\n1\n", "2\n.csv": b"n\n2\n"}),
     Case("integers with gaps", "csv", b"n,m\n1,\n,2\n16777217,4\n"),
     Case("integers with gaps that no float holds", "csv", b'n\n9007199254740993\n""\n'),
     Case("integers with gaps, declared", "csv", _GAPS, {"types": {"n": "int64", "m": "int64"}}),
-    Case("a day that is missing", "csv", _GAPS, {"types": {"d": "date"}}),
     Case("a label that is NaN", "csv", b"label\n1.5\nnan\n2.5\n", {"types": {"label": "float64"}}),
     Case("a byte order mark", "csv", b"\xef\xbb\xbfn,t\n1,a\n"),
     Case("UTF-16", "csv", "n,t\n1,a\n".encode("utf-16")),
-    Case("a header in Latin-1", "csv", b"n,gr\xf6\xdfe\n1,2\n"),
     Case("a value in Latin-1", "csv", b"n,t\n1,a\n2,\xe9\n3,c\n"),
     Case("Latin-1, with `encoding`", "csv", b"n,gr\xf6\xdfe\n1,2\n", {"encoding": "latin-1"}),
-    Case("a header of 80 kB", "csv", b"n,m" + b"x" * 80_000 + b"\n1,2\n", {"columns": ["n"]}),
     Case("a header of 1.5 MB", "csv", _LONG_HEADER, {"columns": ["n"]}),
     Case(
         "2,000 columns", "csv", b",".join(b"c%d" % n for n in range(2000)) + b"\n1" + b",1" * 1999
     ),
     Case("two columns of one name", "csv", b"n,t,n\n1,a,2\n"),
     Case("a column without a name", "csv", b"n,,t\n1,2,a\n"),
-    Case("a column without a name, skipped", "csv", b",n,t\n0,1,a\n", {"skip": [""]}),
     Case("a line with too few values", "csv", b"n,t\n1,a\n2\n3,c\n"),
     Case("no line with enough values", "csv", b"n,t\n1\n2\n"),
     Case("a line with too many values", "csv", b"n,t\n1,a\n2,b,c\n3,c\n"),
     Case("a word in a column of numbers", "csv", b"n,t\n1,a\nx,b\n3,c\n", _NUMBERS),
     Case("a line break in quotes", "csv", b'n,t\n1,"a\n5,b"\n2,c\n'),
-    Case("a quote that does not end", "csv", b'n,t\n1,"a\n2,b\n3,c\n'),
     Case("a quote within a value", "csv", b'n,t\n1,3" pipe\n2,b\n'),
     Case("`NA` in texts and in numbers", "csv", b"n,t\n1,NA\nNA,DE\n"),
     Case("a column of nothing", "csv", b"n,t\n1,\n2,\n"),
     Case("a zero byte in a value", "csv", b"n,t\n1,a\0b\n2,c\n"),
     Case("an integer beyond 64 bits", "csv", b"n,t\n1,a\n99999999999999999999,b\n"),
     Case("infinity and NaN", "csv", b"n,t\ninf,a\n-inf,b\nnan,c\n1.5,d\n"),
-    Case("a page of HTML", "csv", b"<!DOCTYPE html>\n<html>\n<body>Not found</body>\n</html>\n"),
     Case("gzip, `.GZ`", "csv", {"X.CSV.GZ": gzip.compress(b"n,t\n1,a\n")}),
-    Case("bzip2", "csv", {"x.csv.bz2": bz2.compress(b"n,t\n1,a\n")}),
     Case("gzip that is cut off", "csv", {"x.csv.gz": gzip.compress(b"n,t\n" + _LINES)[:-12]}),
     Case("gzip, named `.csv`", "csv", gzip.compress(b"n,t\n1,a\n")),
-    Case("a zip archive", "csv", b"PK\3\4" + bytes(40)),
     Case("a Parquet file", "csv", _parquet(n=[1])),
     Case("a header that begins as a Parquet file does", "csv", b"PAR1,PAR2\n1,2\n"),
     Case("random bytes", "csv", np.random.default_rng(0).bytes(400)),
@@ -286,15 +272,12 @@ CASES = [
     Case("no file", "csv", {}),
     Case("files that begin with `_` or `.`", "csv", {"_a.csv": b"n\n1\n", ".b.csv": b"n\n1\n"}),
     Case("empty files among others", "csv", {**_EMPTY_FILES, "06.csv": b"n\n1\n"}),
-    Case("two columns of one name, one read", "csv", b"n,t,n\n1,a,2\n", {"columns": ["t"]}),
     Case(
         "a later file with a name twice",
         "csv",
         {"1.csv": b"n,t\n1,a\n", "2.csv": b"n,t,n\n1,a,2\n"},
     ),
     Case("a later file without a column", "csv", {"1.csv": b"n,t\n1,a\n", "2.csv": b"n\n2\n"}),
-    Case("a later file in another order", "csv", {"1.csv": b"n,t\n1,a\n", "2.csv": b"t,n\nb,2\n"}),
-    Case("a label that is missing", "csv", b"label,t\n1,a\n,b\n0,c\n"),
     Case("a list as `key`", "csv", b"n,t\n1,a\n", rules={"key": [["n", "t"]]}),
     Case("a key that occurs twice", "csv", b"n,t\n1,a\n1,b\n", rules={"key": ["n"]}),
     # JSON
@@ -302,9 +285,7 @@ CASES = [
     Case("records of several lines", "jsonl", b'{\n  "n": 1\n}\n{\n  "n": 2\n}\n'),
     Case("a word in lines", "jsonl", b"n\n1\n"),
     Case("brackets in a text", "jsonl", b'{"n": "\\"' + b"[" * 200 + b'"}\n'),
-    Case("10,000 nested lists", "jsonl", _deep(10_000)),
     Case("100,000 nested lists", "jsonl", _deep(100_000)),
-    Case("lines that are no objects", "jsonl", b'{"n": 1}\n7\nnull\n"a"\n[1]\n{"n": 2}\n'),
     Case("two records on a line", "jsonl", b'{"n": 1}\n{"n": 2} {"n": 3}\n'),
     Case("one name twice in a record", "jsonl", b'{"n": 1}\n{"n": 2, "n": 3}\n'),
     Case("`NaN` as a number", "jsonl", b'{"n": 1.5}\n{"n": NaN}\n'),
@@ -348,13 +329,10 @@ CASES = [
     Case("a wrong checksum of a page", "parquet", _parquet_of_a_damaged_page()),
     Case("a null in a list of texts", "parquet", _parquet(t=[["a", None], ["b", "c"]])),
     Case("a null in a list of numbers", "parquet", _parquet(n=[[1, None], [2, 3]])),
-    Case("a null in a list of truths", "parquet", _parquet(b=[[True, None], [True, False]])),
     Case("a label that is NaN", "parquet", _parquet(label=[1.5, float("nan")])),
-    Case("unsigned integers", "parquet", _parquet(n=pa.array([1, 2**63 - 1], pa.uint64()))),
     Case(
         "unsigned integers beyond int64", "parquet", _parquet(n=pa.array([1, 2**63], pa.uint64()))
     ),
-    Case("a time of day", "parquet", _parquet(t=pa.array([1, 2], pa.time32("ms")))),
     Case("lists of different lengths", "parquet", _parquet(n=[[1, 2], [3]])),
     Case(
         "a column of maps",
@@ -364,16 +342,7 @@ CASES = [
     # images
     Case("a cut-off image", "images", {"cat/1.jpg": JPEG[:-2], "cat/2.jpg": JPEG}),
     Case("a cut-off image", "images", {"cat/1.png": PNG[:-8], "cat/2.png": PNG}),
-    Case(
-        "an image without its middle",
-        "images",
-        {"cat/1.jpg": JPEG[:9] + JPEG[30:], "cat/2.jpg": JPEG},
-    ),
-    Case(
-        "an image without its pixels",
-        "images",
-        {"cat/1.jpg": JPEG[:15] + JPEG[-2:], "cat/2.jpg": JPEG},
-    ),
+    Case("an image without its pixels", "images", {"cat/1.jpg": JPEG[:15], "cat/2.jpg": JPEG}),
     Case("a wrong bit in an image", "images", {"cat/1.png": flipped(PNG, 45), "cat/2.png": PNG}),
     Case("text called `.png`", "images", {"cat/1.png": b"no image", "cat/2.png": PNG}),
     Case("no image", "images", {"cat/1.txt": b""}),
@@ -383,10 +352,8 @@ CASES = [
         {"bird/1.png": PNG, "cat/1.png": PNG},
         {"classes": ["cat"]},
     ),
-    Case("an image of no bytes", "images", {"cat/1.png": b"", "cat/2.png": PNG}),
     # arrays
     Case("a header of 10¹² rows", "npy", {"x.npy": _npy(shape=(10**12,))}),
-    Case("rows without values", "npy", {"x.npy": _npy(shape=(10**12, 0))}),
     Case("gzip", "npy", {"x.gz": gzip.compress(_npy(np.zeros(3)))}),
     Case("text", "npy", {"x.npy": b"text"}),
     Case("Fortran order", "npy", {"x.npy": _npy(shape=(10, 10), order=True)}),
@@ -404,15 +371,12 @@ CASES = [
     Case("an empty file", "tfrecord", b""),
     Case("a file of text", "tfrecord", b"id,n\n" * 9),
     Case("a record of 2⁶⁰ bytes", "tfrecord", _records() + head(2**60) + _records()),
-    Case("a record of 2⁶³ bytes", "tfrecord", _records() + head(2**63) + _records()),
     Case("a wrong bit in a record", "tfrecord", flipped(_records(), len(_records()) - 5)),
-    Case("a wrong bit in a checksum", "tfrecord", flipped(_records(), len(_records()) - 1)),
     Case("a wrong bit in a length", "tfrecord", flipped(_records(), 0)),
     Case("a file that is cut off", "tfrecord", _records()[:-1]),
     Case("gzip, named `.tfrecord`", "tfrecord", gzip.compress(b"x" * 90)),
     Case("a wrong bit in gzip", "tfrecord", {"x.gz": gzip.compress(flipped(_records(), 65))}),
     Case("a first record that is no Example", "tfrecord", frame(b"text") + _records()),
-    Case("records that are no Example", "tfrecord", _records() + frame(b"\xff") + _records()),
     Case("SequenceExamples", "tfrecord", frame(b"\x12\x04\n\x02\n\0") * 3),
     Case("Examples without a feature", "tfrecord", frame(b"") * 3),
     Case("Examples of other features", "tfrecord", _records() + frame(b"")),

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aerotrain.data.dataset import load_dataset
-from aerotrain.data.records import read_frames
+from aerotrain.data.records.framing import read_frames
 from aerotrain.data.sources.tfrecord import features_of
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store

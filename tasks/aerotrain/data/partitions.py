@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self
 from aerotrain.contract.errors import FinalError, counted
 from aerotrain.contract.layout import PARTS, PLAN, QUARANTINE
 from aerotrain.data.hashing import fingerprint_of, short_hash
-from aerotrain.data.sources import Fragment, Rejected
+from aerotrain.data.sources.batch import Fragment, Rejected
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 from aerotrain.store.manifest import each_of

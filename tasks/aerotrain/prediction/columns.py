@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.preparing import FILE, KEY, OFFSET
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records import Column
-from aerotrain.data.sources import Batch
+from aerotrain.data.records.columns import Column
+from aerotrain.data.sources.batch import Batch
 from aerotrain.serving.classes import SUFFIX, Classes
 
 

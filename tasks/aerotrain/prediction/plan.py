@@ -20,7 +20,9 @@ from aerotrain.data.dataset import Feature, Schema, schema_from_dict, schema_to_
 from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.partitions import Fragments, Plan, grouped, is_finished, publish_plan
 from aerotrain.data.prepare.cast import cast_to_schema
-from aerotrain.data.sources import Batch, Source, open_source
+from aerotrain.data.sources import open_source
+from aerotrain.data.sources.batch import Batch
+from aerotrain.data.sources.source import Source
 from aerotrain.prediction.columns import output_schema
 from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aerotrain.data.records import is_text_type
+from aerotrain.data.records.columns import is_text_type
 from aerotrain.data.sources.declared import TYPES, moments_of
 
 #: The most words of a category that are typical, and the least records of each.

@@ -9,9 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from aerotrain.contract.errors import FinalError, SpecError, counted
-from aerotrain.data.sources import Batch, Rejected, Source, open_source
+from aerotrain.data.sources import open_source
+from aerotrain.data.sources.batch import Batch, Rejected
 from aerotrain.data.sources.files import InputFile, files_of
 from aerotrain.data.sources.parquet import ParquetSource
+from aerotrain.data.sources.source import Source
 from aerotrain.data.sources.text import TextSource
 from aerotrain.scaffold.columns import SampledColumn
 from aerotrain.scaffold.csv_format import csv_options

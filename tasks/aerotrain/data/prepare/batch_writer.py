@@ -18,10 +18,12 @@ from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
 from aerotrain.data.prepare.plan import DatasetPlan, check_rules
 from aerotrain.data.prepare.shuffle import ATTRIBUTES, Attributes, ExternalShuffle
 from aerotrain.data.prepare.splitting import NO_SPLIT, assign_splits, strata_of, texts_of
-from aerotrain.data.records import Columns, encoded_frames
+from aerotrain.data.records.columns import Columns
 from aerotrain.data.records.encoding import lengths_of
+from aerotrain.data.records.framing import encoded_frames
 from aerotrain.data.records.sizes import Sizes, bytes_of_rows, parts_of
-from aerotrain.data.sources import Batch, open_source
+from aerotrain.data.sources import open_source
+from aerotrain.data.sources.batch import Batch
 from aerotrain.data.statistics.column import Statistics
 
 #: Separates the values of a key of several columns; no text contains it.

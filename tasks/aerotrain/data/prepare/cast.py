@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records import (
+from aerotrain.data.records.columns import (
     Column,
     Columns,
     RecordError,
@@ -25,7 +25,7 @@ from aerotrain.data.records import (
     nulls_within,
     to_pad,
 )
-from aerotrain.data.sources import Batch, Padding, Rejected, SourceError
+from aerotrain.data.sources.batch import Batch, Padding, Rejected, SourceError
 
 Mask = NDArray[np.bool_]
 

@@ -20,9 +20,9 @@ from aerotrain.data.partitions import Fragments
 from aerotrain.data.prepare.batch_writer import batches_of, in_parts
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
 from aerotrain.data.prepare.plan import DatasetPlan, make_plan
-from aerotrain.data.records import Column, encoded_frames
-from aerotrain.data.records.framing import FramingError, framed, read_frames
-from aerotrain.data.sources import Rejected
+from aerotrain.data.records.columns import Column
+from aerotrain.data.records.framing import FramingError, encoded_frames, framed, read_frames
+from aerotrain.data.sources.batch import Rejected
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.store import MANIFEST, CorruptError, MissingError, open_store
 

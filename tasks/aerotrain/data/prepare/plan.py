@@ -24,7 +24,8 @@ from aerotrain.data.partitions import (
     is_finished,
     publish_plan,
 )
-from aerotrain.data.sources import Source, open_source
+from aerotrain.data.sources import open_source
+from aerotrain.data.sources.source import Source
 from aerotrain.data.statistics.drift import check_changes, schema_changes
 from aerotrain.replica import Replica
 from aerotrain.store import MissingError, Store, open_store

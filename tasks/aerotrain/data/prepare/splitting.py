@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.hashing import Hashes, hashes_of, mixed, uniform
-from aerotrain.data.records import Column, Columns
-from aerotrain.data.sources import SourceError
+from aerotrain.data.records.columns import Column, Columns
+from aerotrain.data.sources.batch import SourceError
 
 #: The index of each record's split among the splits sorted by name; -1 if it has none.
 SplitNumbers = NDArray[np.int8]

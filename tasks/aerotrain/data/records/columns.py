@@ -193,12 +193,6 @@ def is_list_type(kind: pa.DataType) -> bool:
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
-def lists_of(values: Sequence[Any], feature: Feature) -> pa.Array:
-    """Lists, perhaps None, as an Arrow array with the type of ``feature``; lengths may differ."""
-    lists = [None if each is None else _array(each).tolist() for each in values]
-    return pa.array(lists, arrow_type(feature))
-
-
 def arrow_type(feature: Feature) -> pa.DataType:
     """The type of Arrow values of that feature, of any length."""
     kind = pa.large_binary() if feature.dtype == "string" else pa.float64()
@@ -260,11 +254,9 @@ def check_fits(found: Schema, schema: Schema) -> None:
         are_alike = feature.dtype == first.dtype or (feature.is_float and first.is_float)
         if are_alike and feature.shape == first.shape:
             continue
-        advice = "give all records the same dtype and shape"
-        if are_alike and feature.shape[1:] == first.shape[1:] and feature.shape and first.shape:
-            advice = to_pad(name, max(feature.shape[0], first.shape[0]))
         raise RecordError(
-            f"its feature {name!r} is {feature}, where the first record's is {first}; {advice}"
+            f"its feature {name!r} is {feature}, where the first record's is {first}; give all "
+            "records the same dtype and shape, such as lists of one length"
         )
 
 

@@ -41,7 +41,7 @@ def pieces_of(columns: Columns) -> list[Piece]:
     for name in sorted(columns):
         pieces += _feature(name, columns[name])
     lengths = _total_lengths(pieces, count)
-    return [_headers(lengths, lambda length: _tag_and_length(1, length)), *pieces]
+    return [headers(lengths, lambda length: _tag_and_length(1, length)), *pieces]
 
 
 def joined(pieces: list[Piece]) -> pa.LargeBinaryArray:
@@ -99,7 +99,7 @@ def _feature(name: str, column: Column) -> list[Piece]:
         return _tag_and_length(1, len(named) + len(feature) + length) + named + feature
 
     lengths = _total_lengths(content, len(column))
-    return [_headers(lengths, header), *content]
+    return [headers(lengths, header), *content]
 
 
 def _list_of(column: Column) -> tuple[int, *tuple[Piece, ...]]:
@@ -122,7 +122,7 @@ def _list_of(column: Column) -> tuple[int, *tuple[Piece, ...]]:
 
 def _in_message(values: Piece) -> list[Piece]:
     """The values as field 1: packed numbers, or one string."""
-    return [_headers(lengths_of(values), lambda length: _tag_and_length(1, length)), values]
+    return [headers(lengths_of(values), lambda length: _tag_and_length(1, length)), values]
 
 
 def _regrouped(each: pa.LargeBinaryArray, count: int) -> pa.LargeBinaryArray:
@@ -163,12 +163,10 @@ def _varints(values: NDArray[np.int64]) -> Piece:
     return as_piece(binary_array(np.concatenate([[0], np.cumsum(lengths)]), encoded[used]))
 
 
-def _headers(lengths: NDArray[np.int64], header: Callable[[int], bytes]) -> Piece:
+def headers(lengths: NDArray[np.int64], header: Callable[[int], bytes]) -> Piece:
     """``header(length)`` for each row; computed once for each distinct length."""
-    if not len(lengths):
-        return np.zeros((0, 0), np.uint8)
-    if (lengths == lengths[0]).all():  # the usual case; it needs no sort
-        alike = np.frombuffer(header(int(lengths[0])), np.uint8)
+    if not len(lengths) or (lengths == lengths[0]).all():  # the usual case; it needs no sort
+        alike = np.frombuffer(header(int(lengths[0])) if len(lengths) else b"", np.uint8)
         return np.broadcast_to(alike, (len(lengths), len(alike)))
     different, which = np.unique(lengths, return_inverse=True)
     made = [header(int(length)) for length in different]

@@ -21,6 +21,7 @@ from aerotrain.data.records.encoding import (
     as_piece,
     buffers_of,
     content_of,
+    headers,
     joined,
     lengths_of,
     pieces_of,
@@ -33,9 +34,6 @@ _CRC_MASK = 0xA282EAD8
 
 #: The size limit of a protobuf message, and so of a ``tf.train.Example``, in bytes.
 _MAX_RECORD_BYTES = 2**31 - 1
-
-#: Bytes that are read at once.
-_BLOCK = 2**24
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def encoded_frames(columns: Columns) -> Frames:
         return framed(joined(pieces))
     count, length = len(blocks[0]), sum(block.shape[1] for block in blocks)
     frames = np.empty((count, _HEADER_BYTES + length + _FOOTER_BYTES), np.uint8)
-    frames[:, :_HEADER_BYTES] = _header(length)
+    frames[:, :_HEADER_BYTES] = np.frombuffer(_header(length), np.uint8)
     at = _HEADER_BYTES
     for block in blocks:
         frames[:, at : at + block.shape[1]] = block
@@ -81,7 +79,7 @@ def framed(records: pa.LargeBinaryArray) -> Frames:
     offsets, content = buffers_of(records)
     checksums = _checksums(offsets, content)
     footers = _masked(checksums)[:, None].view(np.uint8)
-    return Frames(joined([_headers(lengths), as_piece(records), footers]), checksums)
+    return Frames(joined([headers(lengths, _header), as_piece(records), footers]), checksums)
 
 
 def _masked_checksum(data: bytes) -> int:
@@ -106,15 +104,10 @@ def _checksums_of_rows(frames: NDArray[np.uint8], length: int) -> NDArray[np.uin
     return np.fromiter(starmap(google_crc32c.value, records), np.uint32, len(frames))
 
 
-def _headers(lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
-    different, which = np.unique(lengths, return_inverse=True)
-    return np.concatenate([np.zeros((0, _HEADER_BYTES), np.uint8), *map(_header, different)])[which]
-
-
-def _header(length: int) -> NDArray[np.uint8]:
-    """The frame header of records of that length, as one row."""
-    encoded = int(length).to_bytes(8, "little")
-    return np.frombuffer(encoded + _masked_checksum(encoded).to_bytes(4, "little"), np.uint8)[None]
+def _header(length: int) -> bytes:
+    """The frame header of records of that length."""
+    encoded = length.to_bytes(8, "little")
+    return encoded + _masked_checksum(encoded).to_bytes(4, "little")
 
 
 def _masked(checksums: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -130,7 +123,7 @@ class FramingError(FinalError):
 def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield the offset and the bytes of each record of a TFRecord file.
 
-    At most one record is held in memory, and the bytes of a wrong length only as far as they exist.
+    At most one record is held in memory.
 
     Raises:
         FramingError: the file is damaged, or no TFRecord file; the message has the records before.
@@ -140,40 +133,31 @@ def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         header = file.read(_HEADER_BYTES)
         if not header:
             return
-        record, why = _record(file, header)
-        if record is None:
+        length = int.from_bytes(header[:8], "little")
+        why = _why_no_length(header, length)
+        content = b"" if why else file.read(length + _FOOTER_BYTES)
+        record, footer = content[:length], content[length:]
+        if not why and len(footer) < _FOOTER_BYTES:
+            why = f"it ends within a record of {length} bytes: it was truncated"
+        elif not why and _masked_checksum(record) != int.from_bytes(footer, "little"):
+            why = "the checksum of a record is wrong"
+        if why:
             raise FramingError(
                 f"after {counted(number, 'record')}, at byte {offset}, {why}; write it again"
             )
         yield offset, record
-        offset += _HEADER_BYTES + len(record) + _FOOTER_BYTES
+        offset += len(header) + len(content)
 
 
-def _record(file: IO[bytes], header: bytes) -> tuple[bytes | None, str]:
-    """The record after ``header``; or None, and what is wrong."""
-    length = int.from_bytes(header[:8], "little")
+def _why_no_length(header: bytes, length: int) -> str:
+    """What is wrong with the header of a record; empty if nothing is."""
     if len(header) < _HEADER_BYTES:
-        return None, "it ends within the length of a record: it was truncated"
+        return "it ends within the length of a record: it was truncated"
     if _masked_checksum(header[:8]) != int.from_bytes(header[8:], "little"):
-        return None, "the checksum of a length is wrong"
+        return "the checksum of a length is wrong"
     if length > _MAX_RECORD_BYTES:
-        return None, (
+        return (
             f"a record has {length} bytes, more than the {_MAX_RECORD_BYTES} of the longest "
             "tf.train.Example"
         )
-    content = _read(file, length + _FOOTER_BYTES)
-    if len(content) < length + _FOOTER_BYTES:
-        return None, f"it ends within a record of {length} bytes: it was truncated"
-    record, footer = content[:length], content[length:]
-    if _masked_checksum(record) != int.from_bytes(footer, "little"):
-        return None, "the checksum of a record is wrong"
-    return record, ""
-
-
-def _read(file: IO[bytes], size: int) -> bytes:
-    """``size`` bytes, or all that there are."""
-    parts = []
-    while size and (part := file.read(min(size, _BLOCK))):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+    return ""

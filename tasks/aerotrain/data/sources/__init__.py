@@ -1,9 +1,9 @@
 """Sources of raw records, by kind: each lists its fragments and reads one as batches of columns.
 
 ``source`` is what all kinds have in common, ``files`` the input files of most of them, ``declared``
-the options about columns. A module for each kind: ``parquet``, ``csv`` and ``jsonl`` (both are
-``text``), ``tfrecord``, ``images``, ``arrays``, ``python``. Splits, shards and serialized records
-are the concern of ``aerotrain.data.prepare``.
+the options about columns, ``batch`` what is read. A module for each kind: ``parquet``, ``csv`` and
+``jsonl`` (both are ``text``; all three are ``table``), ``tfrecord``, ``images``, ``arrays``,
+``python``. Splits, shards and serialized records are the concern of ``aerotrain.data.prepare``.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ from typing import Any
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.sources.arrays import ArraySource
-from aerotrain.data.sources.batch import Batch, Fragment, Padding, Rejected, SourceError
 from aerotrain.data.sources.csv import CsvSource
 from aerotrain.data.sources.images import ImageSource
 from aerotrain.data.sources.jsonl import JsonLinesSource
@@ -19,17 +18,6 @@ from aerotrain.data.sources.parquet import ParquetSource
 from aerotrain.data.sources.python import PythonSource
 from aerotrain.data.sources.source import Source
 from aerotrain.data.sources.tfrecord import ExampleSource
-
-__all__ = [
-    "SOURCES",
-    "Batch",
-    "Fragment",
-    "Padding",
-    "Rejected",
-    "Source",
-    "SourceError",
-    "open_source",
-]
 
 #: The kinds of source.
 SOURCES: Mapping[str, type[Source]] = {

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
-from aerotrain.data.records import column_of
+from aerotrain.data.records.columns import column_of
 from aerotrain.data.sources.batch import Batch, Fragment, SourceError
 from aerotrain.data.sources.files import InputFile, files_of
 from aerotrain.data.sources.source import Inferred, Source
@@ -67,13 +67,12 @@ class _Array:
 
     def rows(self, first: int, last: int, at_once: int) -> Iterator[NDArray[Any]]:
         """The rows from ``first`` up to ``last`` in this machine's byte order, so many at once."""
-        with self.file.open() as stream:
-            stream.seek(self.begin + first * self.row_bytes)
-            for row in range(first, last, at_once):
-                count = min(at_once, last - row)
-                rows = np.frombuffer(stream.read(count * self.row_bytes), self.dtype)
-                rows = rows.reshape(count, *self.shape[1:])
-                yield rows.astype(self.dtype.newbyteorder("="), copy=False)
+        for row in range(first, last, at_once):
+            count = min(at_once, last - row)
+            begin = self.begin + row * self.row_bytes
+            rows = np.frombuffer(self.file.read(begin, begin + count * self.row_bytes), self.dtype)
+            rows = rows.reshape(count, *self.shape[1:])
+            yield rows.astype(self.dtype.newbyteorder("="), copy=False)
 
 
 class ArraySource(Source):

@@ -1,13 +1,14 @@
 """What a source yields: fragments, and the batches of columns that are read of one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.validation import Count, Limits, Validated
 from aerotrain.data.dataset import Feature
 
 
@@ -49,16 +50,18 @@ class Rejected:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Padding:
+class Padding(Validated):
     """How lists of different lengths become arrays of ``length`` values.
 
     ``value`` follows the values of shorter lists, by default 0, or an empty string. Records with
     longer lists are rejected, or lose the values at the end if ``longer`` is ``"truncate"``.
     """
 
-    length: int
+    TITLE: ClassVar = "pad"
+
+    length: Count
     value: Any = None
-    longer: str = "reject"
+    longer: Annotated[str, Limits(choices=("reject", "truncate"))] = "reject"
 
     def feature(self, value: Feature) -> Feature:
         """The feature of the arrays of such values."""
@@ -71,8 +74,8 @@ class Batch:
 
     ``offsets`` are the records' positions in the file, in ``unit``. ``keys`` are their keys, if
     the source has them. ``rejected`` are the records of the same range that do not parse.
-    ``padding`` is that of columns of lists, which the cast to the schema applies. ``line_at`` gives
-    the number of the line at an offset, if the file has lines.
+    ``padding`` is that of columns of lists, which the cast to the schema applies. ``lines`` are the
+    numbers of the records' lines, where they are known.
     """
 
     columns: Mapping[str, Any]
@@ -82,7 +85,7 @@ class Batch:
     keys: Sequence[str] | None = None
     rejected: Sequence[Rejected] = field(default=())
     padding: Mapping[str, Padding] = field(default_factory=dict)
-    line_at: Callable[[int], int | None] = lambda _: None
+    lines: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -94,54 +97,32 @@ class Batch:
             columns={name: values[rows] for name, values in self.columns.items()},
             offsets=self.offsets[rows],
             keys=None if self.keys is None else self.keys[rows],
+            lines=None if self.lines is None else self.lines[rows],
             rejected=() if rows.start else self.rejected,
         )
 
     def reject(self, row: int, reason: str) -> Rejected:
         """The record in that row as a rejected one."""
-        offset = int(self.offsets[row])
         if self.keys is not None:
             reason = f"record {self.keys[row]!r}: {reason}"
-        return Rejected(self.file, offset, self.unit, reason, line=self.line_at(offset))
+        line = None if self.lines is None else int(self.lines[row])
+        return Rejected(self.file, int(self.offsets[row]), self.unit, reason, line=line)
 
 
-#: The most records, and about the most bytes of them, in the batch of a ``BatchBuilder``.
-_MOST_RECORDS = 1024
-_MOST_BYTES = 4 * 2**20
+#: The most records that are read one by one for a batch, and about the most bytes of them.
+_MOST_RECORDS, _MOST_BYTES = 1024, 4 * 2**20
+
+_Item = TypeVar("_Item")
 
 
-@dataclass
-class BatchBuilder:
-    """Collects the records of a batch, for sources that read them one by one."""
-
-    file: str
-    unit: str
-    bytes: int = 0
-    records: list[Any] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    rejected: list[Rejected] = field(default_factory=list)
-
-    def add(self, offset: int, record: Any, size: int) -> None:
-        """Add a record of ``size`` bytes."""
-        self.offsets.append(offset)
-        self.records.append(record)
-        self.bytes += size
-
-    @property
-    def is_full(self) -> bool:
-        records = len(self.records) + len(self.rejected)
-        return records >= _MOST_RECORDS or self.bytes >= _MOST_BYTES
-
-    def reject(self, offset: int, reason: str) -> None:
-        self.rejected.append(Rejected(self.file, offset, self.unit, reason))
-
-    def batch(self, columns: Mapping[str, Any]) -> Batch:
-        return Batch(
-            columns=columns,
-            file=self.file,
-            offsets=np.array(self.offsets, np.int64),
-            unit=self.unit,
-            keys=self.keys or None,
-            rejected=self.rejected,
-        )
+def in_lists(items: Iterable[_Item], size_of: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+    """The items of each batch, by their bytes, for sources that read one by one."""
+    found: list[_Item] = []
+    size = 0
+    for item in items:
+        found.append(item)
+        size += size_of(item)
+        if len(found) >= _MOST_RECORDS or size >= _MOST_BYTES:
+            yield found
+            found, size = [], 0
+    yield found

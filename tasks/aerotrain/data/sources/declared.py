@@ -6,18 +6,19 @@ set.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.validation import Columns, Limits, Validated
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records import Column, column_of, is_list_type, is_text_type, nulls_within
+from aerotrain.data.records.columns import column_of, is_list_type, is_text_type, nulls_within
 from aerotrain.data.sources.batch import Padding, SourceError
 
 #: The types that a column may be declared as, and those by which Arrow reads text.
@@ -43,52 +44,45 @@ _STORED = {"date": "int32", "timestamp": "int64"}
 #: The options of a kind whose files have columns.
 COLUMN_OPTIONS = frozenset({"columns", "skip", "rename", "types"})
 
+_BY_COLUMNS = Limits(form="an object by columns")
+
 #: The days by which a date may be beyond its month: the 31st of February is the third day of March.
 _MOST_BEYOND = 3
 
-#: What happens to a list that is longer than its padding.
-LONGER = ("reject", "truncate")
 
-
-@dataclass(frozen=True)
-class Declared:
+@dataclass(frozen=True, kw_only=True)
+class Declared(Validated):
     """The columns of a source; those that ``columns`` names, or all without those of ``skip``.
 
     ``types`` are names of ``TYPES``, for dates and timestamps with an optional format, such as
     ``"date %d.%m.%Y"``, or a list of words, of which the number in the list is stored; of a column
     of lists, that of their values. ``nulls`` are the words that mean a missing value. ``pad`` has
     the length of arrays, or the fields of a ``Padding``, for columns of lists of different lengths.
+
+    Raises:
+        SpecError: an option is not of this form, or a type is unknown.
     """
 
-    columns: Sequence[str] | None = None
-    skip: Sequence[str] = ()
-    rename: Mapping[str, str] = field(default_factory=dict)
-    types: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    TITLE: ClassVar = "the source"
+
+    columns: Columns | None = None
+    skip: Columns = ()
+    rename: Annotated[Mapping[str, str], _BY_COLUMNS] = field(default_factory=dict)
+    types: Annotated[Mapping[str, Any], _BY_COLUMNS] = field(default_factory=dict)
     nulls: Sequence[str] = ()
-    pad: Mapping[str, int | Mapping[str, Any]] = field(default_factory=dict)
+    pad: Annotated[Mapping[str, Any], _BY_COLUMNS] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, declared in self.types.items():
+            _check_type(name, declared)
+        _ = self.padding  # checks it
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
-        """What a description declares.
-
-        Raises:
-            SpecError: an option is not of the form above, or a type is unknown.
-        """
-        given = {name: description[name] for name in vars(cls()) if name in description}
-        for option in given.keys() & {"columns", "skip", "nulls"}:
-            check_names(option, given[option])
-        for option, example in {"rename": "cost", "types": "float64", "pad": 128}.items():
-            if not isinstance(given.get(option, {}), Mapping):
-                raise SpecError(
-                    f"{option!r} must be an object by columns, such as {{'price': {example!r}}}, "
-                    f"got {given[option]!r}"
-                )
-        for name, declared in given.get("types", {}).items():
-            _check_type(name, declared)
-        check_names("rename", list(given.get("rename", {}).values()))
-        declared = cls(**given)
-        _ = declared.padding  # checks it
-        return declared
+        """What a description declares."""
+        names = [each.name for each in fields(cls)]
+        return cls(**{name: description[name] for name in names if name in description})
 
     @cached_property
     def padding(self) -> Mapping[str, Padding]:
@@ -160,15 +154,13 @@ class Declared:
             return declared and declared.partition(" ")[0]
         return "int64"
 
-    def feature_of(self, name: str, values: Any) -> Feature:
+    def feature_of(self, name: str, values: pa.Array) -> Feature:
         """The feature of Arrow values without nulls; that of lists that are padded as they will be.
 
         Raises:
             RecordError: no record can hold such values.
             SpecError: values that are no lists are to be padded.
         """
-        if isinstance(values, pa.ChunkedArray):
-            values = values.combine_chunks()
         if is_list_type(values.type) and nulls_within(values).any():
             values = _without_nulls(values)
         padding = self.padding.get(name)
@@ -180,13 +172,6 @@ class Declared:
                 "out of 'pad'"
             )
         return padding.feature(column_of(name, values.flatten()).feature)
-
-    def features_of(self, columns: Mapping[str, Any]) -> Schema:
-        """The features of a batch's columns."""
-        return {
-            name: each.feature if isinstance(each, Column) else self.feature_of(name, each)
-            for name, each in columns.items()
-        }
 
     def unseen(self, name: str) -> Feature | None:
         """The feature of a column without a value so far, if its type is declared."""
@@ -233,8 +218,7 @@ class Declared:
 
 
 def _check_type(name: str, declared: Any) -> None:
-    if isinstance(declared, list | tuple):
-        check_names(f"types of {name}", declared)
+    if isinstance(declared, list | tuple) and all(isinstance(each, str) for each in declared):
         return
     kind, _, form = str(declared).partition(" ")
     if kind not in TYPES or (form and kind not in _STORED):
@@ -246,26 +230,19 @@ def _check_type(name: str, declared: Any) -> None:
 
 
 def _padding_of(name: str, given: Any) -> Padding:
-    options = given if isinstance(given, Mapping) else {"length": given}
-    length, longer = options.get("length"), options.get("longer", "reject")
-    is_length = type(length) is int and length > 0
-    if not is_length or longer not in LONGER or options.keys() - {"length", "value", "longer"}:
+    try:
+        return Padding.from_dict(given if isinstance(given, Mapping) else {"length": given})
+    except SpecError as error:
         raise SpecError(
-            f"the padding of {name!r} must be a length of at least 1, or an object such as "
-            f"{{'length': 128, 'value': -1, 'longer': 'truncate'}}, got {given!r}; 'longer' is "
-            f"{' or '.join(LONGER)}"
-        )
-    return Padding(**options)
+            f"of the column {name!r}, {error}; give a length, or such an object"
+        ) from error
 
 
 def _holds(feature: Feature, value: Any) -> bool:
     """Whether a column of that feature can hold the value."""
-    if feature.dtype == "string" or isinstance(value, str):
-        return feature.dtype == "string" and isinstance(value, str)
-    if isinstance(value, bool) or feature.dtype == "bool":
-        return feature.dtype == "bool" and isinstance(value, bool)
-    if not isinstance(value, int | float):
-        return False
+    kinds = {"string": str, "bool": bool}
+    if feature.dtype in kinds or type(value) not in (int, float):
+        return type(value) is kinds.get(feature.dtype)
     return feature.is_float or bool(np.array(value).astype(feature.dtype) == value)
 
 
@@ -325,15 +302,6 @@ def _check_days(texts: Any, moments: Any, form: str) -> None:
         except ValueError as error:
             if "for month" in str(error):  # other formats than Python's are no mistake
                 raise pa.ArrowInvalid(f"{text.as_py()!r}: {error}") from error
-
-
-def check_names(key: str, names: Any) -> None:
-    """Check that the option ``key`` is a list of different names. Raises ``SpecError``."""
-    if isinstance(names, str) or not all(isinstance(each, str) for each in names):
-        raise SpecError(f"{key!r} must be a list of names, got {names!r}")
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise SpecError(f"{key!r} has {name!r} more than once; name each column once")
 
 
 def check_selected(url: str, selected: Sequence[str], found: Sequence[str]) -> None:

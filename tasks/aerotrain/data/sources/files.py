@@ -7,12 +7,11 @@ import errno
 import io
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -23,10 +22,10 @@ from aerotrain.data.sources.batch import SourceError
 from aerotrain.store import MissingError, Store, StoredObject, StoreRefused, open_store
 from aerotrain.store.local import LocalStore
 
-#: Bytes of one range request.
-BLOCK = 8 * 2**20
+#: Bytes of one range request, unless more are read at once.
+BLOCK = 4 * 2**20
 
-#: Size of the buffer in which the end of a line, or of a record, is searched.
+#: Decompressed bytes that are held.
 _BUFFER = 2**16
 
 #: Bytes at a file's start by which its format is checked.
@@ -110,26 +109,36 @@ class InputFile(NamedTuple):
         """The bytes from ``start`` up to ``end``. Raises ``ChangedError``."""
         return store_at(self.store).get_range(self.key, start, min(end, self.size), self.etag)
 
-    def open(self) -> IO[bytes]:
-        """A seekable file object of the stored bytes; a read is short only at the file's end."""
-        return cast(IO[bytes], _RangeReader(self))
+    def open(self) -> io.BufferedReader:
+        """A seekable file object of the stored bytes."""
+        return io.BufferedReader(_RangeReader(self), max(1, min(BLOCK, self.size)))
 
-    def stream(self) -> IO[bytes]:
-        """The content from the start, decompressed if the name has a codec's suffix."""
-        if self.compression is None:
-            return io.BufferedReader(_RangeReader(self), _BUFFER)
-        raw = pa.CompressedInputStream(pa.PythonFile(self.open(), "r"), self.compression)
-        return io.BufferedReader(_Decompressed(raw, self.url))
+    @contextmanager
+    def stream(self) -> Iterator[io.BufferedReader]:
+        """The content from the start, decompressed if the name has a codec's suffix.
+
+        Raises:
+            SourceError: it cannot be decompressed.
+        """
+        with self.open() as stored:
+            if self.compression is None:
+                yield stored
+                return
+            raw = pa.CompressedInputStream(pa.PythonFile(stored, "r"), self.compression)
+            try:
+                yield io.BufferedReader(raw, _BUFFER)
+            except OSError as error:
+                raise SourceError(
+                    f"{self.url} cannot be decompressed: {error}; write it again"
+                ) from error
 
 
 class _RangeReader(io.RawIOBase):
-    """A file object over range requests: large reads are passed on, small ones read a block."""
+    """The bytes of a file over range requests."""
 
     def __init__(self, file: InputFile) -> None:
         self._file = file
         self._position = 0
-        self._block = b""
-        self._block_start = 0
 
     def readable(self) -> bool:
         return True
@@ -144,44 +153,11 @@ class _RangeReader(io.RawIOBase):
         self._position = base[whence] + offset
         return self._position
 
-    def read(self, size: int | None = -1) -> bytes:
-        start = self._position
-        end = self._file.size if size is None or size < 0 else min(start + size, self._file.size)
-        data = self._range(start, end) if start < end else b""
+    def readinto(self, buffer: Any) -> int:
+        start, end = self._position, min(self._position + len(buffer), self._file.size)
+        data = self._file.read(start, end) if start < end else b""
+        buffer[: len(data)] = data
         self._position += len(data)
-        return data
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def _range(self, start: int, end: int) -> bytes:
-        if not self._block_start <= start <= end <= self._block_start + len(self._block):
-            if end - start >= BLOCK // 2:
-                return self._file.read(start, end)  # a copy would take as long as reading it
-            self._block_start, self._block = start, self._file.read(start, start + BLOCK)
-        return self._block[start - self._block_start : end - self._block_start]
-
-
-class _Decompressed(io.RawIOBase):
-    """A decompressing stream whose errors name the file."""
-
-    def __init__(self, stream: pa.NativeFile, url: str) -> None:
-        self._stream = stream
-        self._url = url
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            data = self._stream.read(len(buffer))
-        except OSError as error:
-            raise SourceError(
-                f"{self._url} cannot be decompressed: {error}; write it again"
-            ) from error
-        buffer[: len(data)] = data
         return len(data)
 
 
@@ -234,7 +210,8 @@ def _files_of(url: str, skipped: list[str]) -> list[InputFile]:
         for key in dict.fromkeys((name, unquote(name) if url.startswith("file:") else name)):
             with suppress(MissingError, SpecError):  # it is a folder, or does not exist
                 if key:
-                    return [_input(folder, key)]
+                    found = store_at(folder).stat(key)
+                    return [InputFile(store=folder, key=key, size=found.size, etag=found.etag)]
         pattern = "**"
     matches = re.compile(expression(pattern)).fullmatch
     hidden = HIDDEN if pattern == "**" else DOT_FILE
@@ -251,25 +228,13 @@ def _files_of(url: str, skipped: list[str]) -> list[InputFile]:
             "the source looks for it"
         )
     for file in files:
-        _check_name(file)
+        if file.key.encode(errors="replace").decode() != file.key:  # JSON could not hold it
+            raise SourceError(
+                f"{file.store} holds a file whose name is not UTF-8: {os.fsencode(file.key)!r}; "
+                "rename it"
+            )
     files.sort(key=lambda file: file.key)  # some servers list a folder before "folder.csv"
     return files
-
-
-def _check_name(file: InputFile) -> None:
-    """Check that the name is valid UTF-8: JSON and error messages could not hold another."""
-    try:
-        file.key.encode()
-    except UnicodeEncodeError as error:
-        raise SourceError(
-            f"{file.store} holds a file whose name is not UTF-8: {os.fsencode(file.key)!r}; "
-            "rename it"
-        ) from error
-
-
-def _input(folder: str, name: str) -> InputFile:
-    found = store_at(folder).stat(name)
-    return InputFile(store=folder, key=name, size=found.size, etag=found.etag)
 
 
 def _listed(url: str, is_wanted: Callable[[str], bool]) -> Iterator[StoredObject]:
@@ -290,27 +255,22 @@ def _listed_with_links(
     store: LocalStore, is_wanted: Callable[[str], bool]
 ) -> Iterator[StoredObject]:
     """The files of a folder, and those that only links lead to, each once."""
-    ahead, followed = deque(store.links()), {os.path.realpath(store.root)}
-    listed: set[str] = set()
-    if ahead:
-        listed.update(each.etag for each in store.list())
-    yield from store.list()
-    while ahead:
-        link = ahead.popleft()
-        target = Path(os.path.realpath(store.root / link))
-        if not target.exists() and is_wanted(link):
-            raise SourceError(
-                f"{store.url}/{link} is a link to {target}, which does not exist; correct or "
-                "remove it"
-            )
-        if str(target) in followed or not target.is_dir():
-            continue
-        followed.add(str(target))
-        ahead.extend(store.links(f"{link}/"))
-        for each in store.list(f"{link}/"):
-            if each.etag not in listed and is_wanted(each.key):
+    followed, listed, ahead = {os.path.realpath(store.root)}, set[str](), [""]
+    for prefix in ahead:  # which grows
+        for each in store.list(prefix):
+            if not prefix or (each.etag not in listed and is_wanted(each.key)):
                 listed.add(each.etag)
                 yield each
+        for link in store.links(prefix):
+            target = Path(os.path.realpath(store.root / link))
+            if not target.exists() and is_wanted(link):
+                raise SourceError(
+                    f"{store.url}/{link} is a link to {target}, which does not exist; correct or "
+                    "remove it"
+                )
+            if target.is_dir() and str(target) not in followed:
+                followed.add(str(target))
+                ahead.append(f"{link}/")
 
 
 def split_at_wildcard(url: str) -> tuple[str, str]:
@@ -326,19 +286,7 @@ def split_at_wildcard(url: str) -> tuple[str, str]:
 
 def expression(pattern: str) -> str:
     """A glob as a regular expression; a single star stays within its path segment."""
-    translated = ""
-    for token in re.findall(r"(?s)\*\*/?|\*|\?|\[[^]]+\]|.", pattern):
-        match token:
-            case "**/":
-                translated += "(?s:.*/)?"
-            case "**":
-                translated += "(?s:.*)"
-            case "*":
-                translated += "[^/]*"
-            case "?":
-                translated += "[^/]"
-            case _ if token.startswith("[") and len(token) > 1:
-                translated += token.replace("[!", "[^")
-            case _:
-                translated += re.escape(token)
-    return translated
+    known = {"**/": "(?s:.*/)?", "**": "(?s:.*)", "*": "[^/]*", "?": "[^/]"}
+    tokens = re.findall(r"(?s)\*\*/?|\*|\?|\[[^]]+\]|.", pattern)
+    sets = {each: each.replace("[!", "[^") for each in tokens if len(each) > 2 and each[0] == "["}
+    return "".join({**known, **sets}.get(each) or re.escape(each) for each in tokens)

@@ -53,8 +53,8 @@ class JsonLinesSource(TextSource):
             # A field that is left out may change its type.
             return _parsed(content, types, others="ignore")
 
-    def why_other_format(self, beginning: bytes, first_lines: list[bytes]) -> str | None:
-        first = first_lines[0].strip()
+    def why_other_format(self, beginning: bytes) -> str | None:
+        first = beginning.partition(b"\n")[0].strip()
         if first.startswith(b"["):
             return "is a JSON array; write each record as a line of its own, without commas between"
         if first.startswith(b"{") and first.endswith((b"{", b"[", b",")):

@@ -6,32 +6,24 @@ of the values that the dictionaries stand for.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records import RecordError
+from aerotrain.data.dataset import Schema
 from aerotrain.data.records.sizes import bytes_of_rows, parts_of
-from aerotrain.data.sources.batch import Batch, Fragment, SourceError
-from aerotrain.data.sources.declared import COLUMN_OPTIONS, check_columns
+from aerotrain.data.sources.batch import Batch, Fragment, Rejected, SourceError
+from aerotrain.data.sources.declared import check_columns
 from aerotrain.data.sources.files import BLOCK, InputFile
-from aerotrain.data.sources.source import (
-    FileSource,
-    Gap,
-    Inferred,
-    file_and_span,
-    fragment_of,
-    power_of_2,
-    some,
-    spread,
-)
+from aerotrain.data.sources.source import file_and_span, fragment_of, spread
+from aerotrain.data.sources.table import TableSource
 
 #: Bytes of the values of one fragment, if its row groups are not larger.
 FRAGMENT_BYTES = 128 * 2**20
@@ -50,10 +42,8 @@ _MOST_DELTA_ROWS = 256
 #: each column is.
 _ROW_GROUP_BYTES = 128 * 2**20
 
-#: Rows of a file by which types are inferred, and the most files in which types, or the numbers
-#: of missing values, are looked for.
+#: Rows of a row group by which types are inferred.
 _SCHEMA_ROWS = 1000
-_FOOTERS = 32
 
 #: What pandas calls the index of a table, its row numbers, in a file.
 _INDEX = re.compile(r"__index_level_\d+__").fullmatch
@@ -61,21 +51,11 @@ _INDEX = re.compile(r"__index_level_\d+__").fullmatch
 #: The most row groups that stand for all.
 _PLACES = 8
 
-#: Bytes of a value in memory by its physical type; a text is an index into a dictionary.
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
 
-
-class ParquetSource(FileSource):
+class ParquetSource(TableSource):
     """Parquet files below a URL."""
 
-    options = COLUMN_OPTIONS | {"nulls", "pad"}
-
-    def facts(self) -> dict[str, str]:
-        with _opened(self.files[0]) as parquet:
-            left_out = [each for each in parquet.schema_arrow.names if _INDEX(each)]
-        return super().facts() | (
-            {"index of pandas": f"{left_out[0]}; not read"} if left_out else {}
-        )
+    options = TableSource.options | {"pad"}
 
     def fragments(self) -> Iterator[Fragment]:
         ratio = self._ratio
@@ -96,88 +76,24 @@ class ParquetSource(FileSource):
         """
         file = self.files[0]
         with _opened(file) as parquet:
-            names = self._columns(file, parquet)
-            columns = [name for name in names if parquet.schema_arrow.names.count(name) == 1]
-            batch = next(_batches(file, parquet, range(parquet.num_row_groups), columns), None)
-            if batch is None:
-                return _RATIO
-            content = batch.nbytes * parquet.metadata.num_rows // len(batch)
-        return max(_RATIO, power_of_2(content // file.size))
+            rows = parquet.metadata.num_rows
+        for _, table in self.sample(file, (0, rows), []):
+            ratio = table.nbytes * rows // len(table) // file.size
+            return max(_RATIO, 1 << ratio.bit_length() - 1) if ratio else _RATIO
+        return _RATIO
 
-    def infer(self) -> Inferred:
-        """What the first rows of the first file that has any show of the columns.
-
-        A column without a value there is of the type that it has in one of the next files.
-        """
-        inferred = Inferred()
-        features = inferred.features
-        columns: list[str] = []
-        looked_at: list[InputFile] = []
-        for file in self.files:
-            with _opened(file) as parquet:
-                names, found = self._columns(file, parquet), self._names_in(parquet)
-                for name in names:
-                    with inferred.column(name):
-                        check_columns(file.url, [name], found)
-                unknown = [n for n in names if n not in features and n not in inferred.problems]
-                batch = next(_batches(file, parquet, range(parquet.num_row_groups), unknown), None)
-                if batch is None:
-                    continue
-                if not looked_at:
-                    columns = self._selected(file, parquet)
-                    features |= {n: Feature("string") for n in columns if n not in names}
-            looked_at.append(file)
-            for name in unknown:
-                values = batch.column(name)[:_SCHEMA_ROWS]
-                inferred.gaps[name].add(values)
-                with inferred.column(name):
-                    if feature := self._feature(name, values):
-                        features[name] = feature
-            if features.keys() | inferred.problems.keys() >= set(columns):
-                break
-            if len(looked_at) == _FOOTERS:
-                break
-        if not looked_at:
-            raise self.empty("row")
-        if unknown := [n for n in columns if n not in features and n not in inferred.problems]:
-            why = RecordError(
-                f"there is no value of {', '.join(map(repr, unknown))} in the first rows of "
-                f"{some([file.url for file in looked_at])}, so the type is unknown; set it in "
-                "'types', or leave it out with 'skip'"
-            )
-            inferred.problems |= dict.fromkeys(unknown, why)
-        inferred.features = {name: features[name] for name in columns if name in features}
-        self._read_gaps(columns, inferred.gaps)
-        return inferred
-
-    def _read_gaps(self, names: Sequence[str], gaps: dict[str, Gap]) -> None:
-        """Count the integers that are missing by the footers of some files, where these say it."""
-        found: dict[str, Gap] = {}
-        unsaid: set[str] = set()
-        for file in self.files[:: -(-len(self.files) // _FOOTERS)]:
-            with _opened(file) as parquet:
-                metadata, fields = parquet.metadata, parquet.schema_arrow
-            integers = {
-                each.name
-                for each in fields
-                if pa.types.is_integer(each.type) or pa.types.is_null(each.type)
-            }
-            for group in map(metadata.row_group, range(metadata.num_row_groups)):
-                for column in _columns_of(group, integers.intersection(names)):
-                    name, statistics = column.path_in_schema, column.statistics
-                    if not statistics or not statistics.has_null_count:
-                        unsaid.add(name)
-                        continue
-                    gap = found.setdefault(name, Gap())
-                    gap.missing += statistics.null_count
-                    gap.records += group.num_rows
-                    if statistics.has_min_max:
-                        ends = abs(statistics.min), abs(statistics.max)
-                        gap.largest = max(gap.largest, *ends)
-        gaps.update({name: gap for name, gap in found.items() if name not in unsaid})
+    def sample(
+        self, file: InputFile, span: tuple[int, int], rejected: list[Rejected]
+    ) -> Iterator[tuple[Sequence[str], pa.Table]]:
+        with _opened(file) as parquet:
+            names = self._names_in(parquet)
+            once = [name for name, count in Counter(names).items() if count == 1]
+            groups = range(parquet.num_row_groups)[slice(*span)]
+            wanted = list(filter(self.declared.reads, once))
+            for batch in islice(_batches(file, parquet, groups, wanted), 1):
+                yield names, pa.Table.from_batches([batch[:_SCHEMA_ROWS]])
 
     def sampled(self) -> tuple[Sequence[Mapping[str, Any]], bool]:
-        """Row groups from all over the files, and whether they are all: data may be sorted."""
         files = spread(self.files, _PLACES)
         sampled, is_whole = [], len(files) == len(self.files)
         for file in files:
@@ -188,20 +104,10 @@ class ParquetSource(FileSource):
             is_whole = is_whole and len(chosen) == len(groups)
         return sampled, is_whole
 
-    def _columns(self, file: InputFile, parquet: pq.ParquetFile) -> list[str]:
-        """The columns to read of a file, except Hive partitions."""
-        selected = self._selected(file, parquet)
-        return [name for name in dict.fromkeys(selected) if name not in file.partitions]
-
     def _names_in(self, parquet: pq.ParquetFile) -> list[str]:
         """The columns of a file, but the row numbers that pandas adds, unless they are named."""
         named = self.declared.columns or ()
         return [each for each in parquet.schema_arrow.names if each in named or not _INDEX(each)]
-
-    def _selected(self, file: InputFile, parquet: pq.ParquetFile) -> list[str]:
-        found = self._names_in(parquet)
-        others = [name for name in file.partitions if name not in found]
-        return self.declared.selected(file.url, [*found, *others])
 
     def batches(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
@@ -225,16 +131,6 @@ class ParquetSource(FileSource):
                 )
                 row += count
 
-    def _feature(self, name: str, values: pa.Array) -> Feature | None:
-        """The feature of a column by some values; None if they do not show it."""
-        values = values.drop_null()
-        unseen = self.declared.unseen(name)
-        if unseen is not None and not pa.types.is_nested(values.type):
-            return unseen
-        if not len(values) and (pa.types.is_nested(values.type) or pa.types.is_null(values.type)):
-            return None
-        return self.declared.feature_of(name, values)
-
 
 def _batches(
     file: InputFile, parquet: pq.ParquetFile, groups: range, names: list[str]
@@ -250,7 +146,7 @@ def _batches(
             file,
             metadata=parquet.metadata,
             read_dictionary=[each.path_in_schema for each in columns if _is_dictionary(each)],
-            buffer_size=BLOCK // 2 if compressed > _ROW_GROUP_BYTES else 0,
+            buffer_size=BLOCK if compressed > _ROW_GROUP_BYTES else 0,
         ) as opened:
             for batch in opened.iter_batches(
                 _rows_at_once(metadata, columns), row_groups=[group], columns=names
@@ -278,10 +174,7 @@ def _is_dictionary(column: pq.ColumnChunkMetaData) -> bool:
 
 def _rows_at_once(group: pq.RowGroupMetaData, columns: list[pq.ColumnChunkMetaData]) -> int:
     """How many rows of a row group take about ``_BATCH_BYTES``, with texts as dictionaries."""
-    size = sum(
-        max(each.num_values * _WIDTHS.get(each.physical_type, 8), each.total_uncompressed_size)
-        for each in columns
-    )
+    size = sum(max(8 * each.num_values, each.total_uncompressed_size) for each in columns)
     deltas = any("DELTA_BYTE_ARRAY" in each.encodings for each in columns)
     most = _MOST_DELTA_ROWS if deltas else _MOST_ROWS
     return max(1, min(most, _BATCH_BYTES * group.num_rows // max(1, size)))

@@ -10,9 +10,8 @@ import numpy as np
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError, nearest
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
-from aerotrain.data.records import RecordError, check_fits, lists_of, schema_of, stacked
-from aerotrain.data.sources.batch import Batch, BatchBuilder, Fragment
-from aerotrain.data.sources.declared import check_selected
+from aerotrain.data.records.columns import RecordError, check_fits, schema_of, stacked
+from aerotrain.data.sources.batch import Batch, Fragment, Rejected, in_lists
 from aerotrain.data.sources.source import Source
 from aerotrain.user_code import user_module
 
@@ -29,7 +28,7 @@ class PythonSource(Source):
     """
 
     required = frozenset({"module"})
-    options = frozenset({"types", "pad"})
+    options = frozenset({"types"})
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         super().__init__(description)
@@ -73,46 +72,30 @@ class PythonSource(Source):
 
     def batches(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         number = description["number"]
-        builder = BatchBuilder(f"part {number}", "position")
-        for position, (key, record) in enumerate(self._records(description["part"], number)):
-            try:
-                found = self._features_of(record, schema)
-                schema = schema or found
-                check_fits(found, schema)
-            except RecordError as error:
-                builder.reject(position, f"record {key!r}: {error}")
-            else:
-                builder.add(position, record, sum(map(_size_of, record.values())))
-                builder.keys.append(key)
-            if builder.is_full:
-                yield self._batch(builder, schema or {})
-                builder = BatchBuilder(builder.file, builder.unit)
-        yield self._batch(builder, schema or {})
-
-    def _features_of(self, record: Mapping[str, Any], schema: Schema | None) -> Schema:
-        """The features of a record, with lists that are padded as they will be."""
-        found = schema_of(record)
-        check_selected("the record", list(self.declared.pad), list(found))
-        for name, padding in self.declared.padding.items():
-            feature = found[name]
-            if not feature.shape:
-                raise RecordError(
-                    f"its feature {name!r} is no list, which 'pad' takes, but {feature}; leave it "
-                    "out of 'pad'"
-                )
-            is_empty = 0 in feature.shape  # and so may be of another type
-            value = Feature(feature.dtype, feature.shape[1:])
-            found[name] = schema[name] if schema and is_empty else padding.feature(value)
-        return found
-
-    def _batch(self, builder: BatchBuilder, schema: Schema) -> Batch:
-        padding = self.declared.padding
-        plain = {name: each for name, each in schema.items() if name not in padding}
-        lists = {
-            name: lists_of([each[name] for each in builder.records], schema[name])
-            for name in padding.keys() & schema.keys()
-        }
-        return builder.batch({**stacked(builder.records, plain), **lists})
+        records = enumerate(self._records(description["part"], number))
+        known: dict[str, Feature] = {}
+        for each in in_lists(records, lambda item: sum(map(_size_of, item[1][1].values()))):
+            kept, rejected = [], []
+            for position, (key, record) in each:
+                try:
+                    found = schema_of(record)
+                    # A declared type is that of the data set, to which the cast follows.
+                    declared = {n: found[n] for n in found.keys() & self.declared.types.keys()}
+                    known = known or {**(schema or found), **declared}
+                    check_fits(found, known)
+                except RecordError as error:
+                    reason = f"record {key!r}: {error}"
+                    rejected.append(Rejected(f"part {number}", position, "position", reason))
+                else:
+                    kept.append((position, key, record))
+            yield Batch(
+                columns=stacked([record for *_, record in kept], known),
+                file=f"part {number}",
+                offsets=np.array([position for position, *_ in kept], np.int64),
+                unit="position",
+                keys=[key for _, key, _ in kept] or None,
+                rejected=rejected,
+            )
 
     def _records(self, part: Mapping[str, Any], number: int) -> Iterator[Record]:
         """The records of one part; exceptions of the user's code become our errors."""
@@ -134,7 +117,9 @@ class PythonSource(Source):
 
 def _size_of(value: Any) -> int:
     """About how many bytes a feature of a record takes."""
-    return len(value) if isinstance(value, str | bytes) else np.asarray(value).nbytes
+    if isinstance(value, list | tuple):
+        return sum(map(_size_of, value))
+    return len(value) if isinstance(value, str | bytes) else getattr(value, "nbytes", 8)
 
 
 def _check_is_record(record: Any) -> None:

@@ -6,24 +6,28 @@
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from aerotrain.contract.errors import FinalError, SpecError, counted, nearest
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
-from aerotrain.data.records import exact_float, is_list_type, largest_of, nulls_within
+from aerotrain.data.records.columns import (
+    exact_float,
+    is_list_type,
+    largest_of,
+    nulls_within,
+)
 from aerotrain.data.sources.batch import Batch, Fragment, SourceError
 from aerotrain.data.sources.declared import COLUMN_OPTIONS, Declared
 from aerotrain.data.sources.files import InputFile, files_of
 
-#: Decompressed bytes at a file's start by which its ratio is estimated.
-_RATIO_BYTES = 4 * 2**20
+#: The usual ratio of the sizes of a text and of its compressed file.
+_COMPRESSION = 4
 
 
 @dataclass
@@ -128,7 +132,7 @@ class Source(ABC):
 
     def schema_of(self, batch: Batch) -> Schema:
         """The features of the data set by a batch, for a source without a schema."""
-        return self.declared.stored(self.declared.features_of(batch.columns))
+        return self.declared.stored({name: each.feature for name, each in batch.columns.items()})
 
     @property
     def gaps(self) -> Mapping[str, Gap]:
@@ -169,10 +173,8 @@ class Source(ABC):
         for name, feature in features.items():
             if 0 in feature.shape:  # the next records may hold longer ones
                 reasons.setdefault(name, f"the column {name!r} begins with empty lists")
-        selected: dict[str, Any] = {"skip": [*self.declared.skip, *reasons]}
-        if self.declared.columns is not None:
-            selected["columns"] = [name for name in self.declared.columns if name not in reasons]
-        return type(self)({**self.described(), **selected}), reasons
+        skip = [*self.declared.skip, *reasons]
+        return type(self)({**self.described(), "skip": skip}), reasons
 
     def selecting(self, names: Collection[str]) -> Self:
         """The source with these columns of the data set alone, if its kind can select some."""
@@ -246,64 +248,13 @@ class FileSource(Source):
             "for it"
         )
 
-    @cached_property
-    def compression_ratio(self) -> int:
-        """How many times larger compressed files are when read, by the first one: a power of 2.
-
-        Rounded, it and the partitions seldom change when files are added.
-        """
-        file = next((file for file in self.files if file.compression and file.size), None)
-        return 1 if file is None else power_of_2(_ratio_of(file))
-
     def content_bytes(self, file: InputFile) -> int:
         """About how many bytes the file has when it is read."""
-        return file.size * (1 if file.compression is None else self.compression_ratio)
+        return file.size * (_COMPRESSION if file.compression else 1)
 
     def fragments(self) -> Iterator[Fragment]:
         for file in self.files:
             yield fragment_of(file, (0, -1), self.content_bytes(file))
-
-    def with_partitions(
-        self, file: InputFile, columns: Mapping[str, Any], count: int
-    ) -> dict[str, Any]:
-        """The ``columns`` of ``count`` records of a file, and those of its Hive partitions.
-
-        Raises:
-            SourceError: a column has the name of a partition and other values, or a partition is
-                not of its declared type.
-        """
-        added = {}
-        for name, value in file.partitions.items():
-            if name in columns and not _all_equal(columns[name], value):
-                raise SourceError(
-                    f"{file.url} has a column {name!r} with other values than that of its folder, "
-                    f"{value!r}; correct one of them, or leave both out with 'skip'"
-                )
-            repeated = pa.repeat(pa.scalar(value, pa.string()), count)
-            try:
-                added[name] = self.declared.converted(name, repeated)
-            except pa.ArrowInvalid as error:
-                raise SourceError(
-                    f"{file.url} is in a folder {name}={value}, which is not of the type "
-                    f"{self.declared.types[name]!r} that 'types' declares: {error}"
-                ) from error
-        return {**columns, **added}
-
-
-def _ratio_of(file: InputFile) -> int:
-    """The ratio of sizes of the beginning of a compressed file, 0 if it is below 1."""
-    stored = file.open()
-    with pa.CompressedInputStream(pa.PythonFile(stored, "r"), file.compression) as stream:
-        try:
-            content = len(stream.read(_RATIO_BYTES))
-        except OSError:  # reported when it is read
-            return 0
-        return content // max(1, stored.tell())
-
-
-def power_of_2(number: int) -> int:
-    """The greatest power of 2 up to ``number``, or 1."""
-    return 1 << max(1, number).bit_length() - 1
 
 
 def some(names: Sequence[str]) -> str:
@@ -335,28 +286,13 @@ def file_and_span(description: Mapping[str, Any]) -> tuple[InputFile, tuple[int,
     return InputFile(*description["file"]), (start, end)
 
 
-def _all_equal(column: Any, value: str | None) -> bool:
-    """Whether all values of a column are ``value``, as texts or as numbers."""
-    if value is None or column.null_count:
-        return value is None and column.null_count == len(column)
-    for kind in (pa.string(), pa.float64()):
-        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            if pc.all(pc.equal(column.cast(kind), pa.scalar(value).cast(kind))).as_py():
-                return True
-    return not len(column)
-
-
 def _check_options(description: Mapping[str, Any], required: Set[str], optional: Set[str]) -> None:
     """Check that a description has the options that its kind requires, and no unknown ones."""
-    kind, given = description["kind"], set(description) - {"kind"}
-    known = sorted(required | optional)
-    for key in sorted(given - required - optional):
+    given, known = description.keys() - {"kind"}, sorted(required | optional)
+    unknown, missing = sorted(given - set(known)), sorted(required - given)
+    if unknown or missing:
+        key = (unknown or missing)[0]
         raise SpecError(
-            f"a source of kind {kind!r} has no {key!r}{nearest(key, known)}; "
-            f"it has {', '.join(known)}"
-        )
-    for key in sorted(required - given):
-        raise SpecError(
-            f"a source of kind {kind!r} needs {key!r}; it has "
-            f"{', '.join(sorted(given)) or 'nothing'}"
+            f"a source of kind {description['kind']!r} {'has no' if unknown else 'needs'} {key!r}"
+            f"{nearest(key, known) if unknown else ''}; its options are {', '.join(known)}"
         )

@@ -15,19 +15,15 @@ from google.protobuf import (
 )
 
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records import (
-    FramingError,
-    RecordError,
-    lists_of,
-    read_frames,
-    to_pad,
-)
-from aerotrain.data.sources.batch import Batch, BatchBuilder, SourceError
+from aerotrain.data.records.columns import RecordError, to_pad
+from aerotrain.data.records.framing import FramingError, read_frames
+from aerotrain.data.sources.batch import Batch, Rejected, SourceError, in_lists
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
 from aerotrain.data.sources.files import InputFile, checked_beginning
 from aerotrain.data.sources.source import FileSource, Inferred, file_and_span
 
 _DTYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
+_TYPES = {"string": pa.large_binary(), "float32": pa.float32(), "int64": pa.int64()}
 
 #: https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/example.proto and
 #: feature.proto, as a descriptor; a SequenceExample has lists of features in addition.
@@ -79,16 +75,22 @@ class ExampleSource(FileSource):
         file, _ = file_and_span(description)
         # An Example has three types; the cast to the schema follows.
         schema = {name: self._held(name, each) for name, each in schema.items()}
-        builder = BatchBuilder(file.url, "byte")
-        for offset, record in _frames(file):
-            try:
-                builder.add(offset, self._values(record, schema), len(record))
-            except RecordError as error:
-                builder.reject(offset, str(error))
-            if builder.is_full:
-                yield self._batch(builder, schema)
-                builder = BatchBuilder(file.url, "byte")
-        yield self._batch(builder, schema)
+        for frames in in_lists(_frames(file), lambda frame: len(frame[1])):
+            kept, rejected = [], []
+            for offset, record in frames:
+                try:
+                    kept.append((offset, self._values(record, schema)))
+                except RecordError as error:
+                    rejected.append(Rejected(file.url, offset, "byte", str(error)))
+            columns = {}
+            for name, feature in schema.items():
+                values = pa.array([each[name] for _, each in kept], pa.list_(_TYPES[feature.dtype]))
+                is_list = feature.shape or name in self.declared.padding
+                columns[name] = values if is_list else values.flatten()
+            offsets = np.array([offset for offset, _ in kept], np.int64)
+            yield Batch(
+                columns=columns, file=file.url, offsets=offsets, unit="byte", rejected=rejected
+            )
 
     def _held(self, name: str, feature: Feature) -> Feature:
         is_text = self.declared.parsed_as(name, Feature(feature.dtype)) == pa.string()
@@ -113,23 +115,15 @@ class ExampleSource(FileSource):
                 continue  # without a value it has no type
             found = None if values is None else self._feature_of(name, kind, values)
             if found != feature:
-                raise RecordError(
-                    f"its feature {name!r} is {found or 'missing'}, not {feature}"
-                    f"{_advice(name, values, found, feature)}"
-                )
+                why = f"its feature {name!r} is {found or 'missing'}, not {feature}"
+                if found and found.dtype == feature.dtype:
+                    why += f"; {to_pad(name, max(len(values), *feature.shape, 1))}"
+                raise RecordError(why)
         try:
             self.declared.check_others("it", list(features), schema)
         except SourceError as error:
             raise RecordError(str(error)) from error
         return {name: features[name][1] if name in features else None for name in schema}
-
-    def _batch(self, builder: BatchBuilder, schema: Schema) -> Batch:
-        columns = {}
-        for name, feature in schema.items():
-            values = [each[name] for each in builder.records]
-            is_padded = name in self.declared.padding
-            columns[name] = lists_of(values, feature) if is_padded else _column(values, feature)
-        return builder.batch(columns)
 
 
 def _frames(file: InputFile) -> Iterator[tuple[int, bytes]]:
@@ -140,24 +134,6 @@ def _frames(file: InputFile) -> Iterator[tuple[int, bytes]]:
         except FramingError as error:
             checked_beginning(file)
             raise SourceError(f"{file.url} is not a whole TFRecord file: {error}") from error
-
-
-def _column(values: list[Sequence[Any]], feature: Feature) -> Any:
-    if feature.dtype == "string":
-        flat = pa.array([each for value in values for each in value], pa.large_binary())
-        if feature.shape == ():
-            return flat
-        return pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
-    return np.array(values, feature.dtype).reshape(len(values), *feature.shape)
-
-
-def _advice(
-    name: str, values: Sequence[Any] | None, found: Feature | None, expected: Feature
-) -> str:
-    """What to do if a feature has another number of values."""
-    if values is None or found is None or found.dtype != expected.dtype:
-        return ""
-    return f"; {to_pad(name, max(len(values), *expected.shape, 1))}"
 
 
 def features_of(record: bytes) -> dict[str, tuple[str, Sequence[Any]]]:

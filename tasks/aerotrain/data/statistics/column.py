@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from aerotrain.data.dataset import Feature, as_numbers, json_text
 from aerotrain.data.hashing import Hashes, hashes_of, mixed
-from aerotrain.data.records import Column, Columns, concatenated
+from aerotrain.data.records.columns import Column, Columns, concatenated
 from aerotrain.data.statistics.pictures import Pictures, Sheet
 from aerotrain.data.statistics.sketches import (
     VOCABULARY,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from aerotrain.data.dataset import Feature
 from aerotrain.data.hashing import Hashes
-from aerotrain.data.records import Column
+from aerotrain.data.records.columns import Column
 from aerotrain.pages.html import ENCODED, thumbnail
 
 #: The first classes have pictures, each so many.
