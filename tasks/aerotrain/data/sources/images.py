@@ -152,8 +152,7 @@ def _why_no_image(data: bytes) -> str:
     if not data.startswith(_PNG):
         return f"it is neither JPEG nor PNG: it begins with {data[:8]!r}"
     try:
-        with PngImageFile(io.BytesIO(data)) as image:
-            image.verify()
+        PngImageFile(io.BytesIO(data)).verify()
     except (OSError, SyntaxError, ValueError) as error:
         return f"it is a damaged PNG: {error}"
     return ""
