@@ -35,11 +35,6 @@ DATA = Dataset(
         "test": Split(shards=(shard("test-0", 10),)),
     },
 )
-QUANTILES = {"0.0": 20.0, "0.01": 21.0, "0.25": 40.0, "0.5": 70.0}
-STATISTICS = {
-    "area": {"missing": 3, "distinct": 90, "min": 20.0, "max": "Infinity", "quantiles": QUANTILES},
-    "pixels": {"missing": 0, "distinct": 100},
-}
 MODEL = {
     "metrics": {"loss": 0.5, "accuracy": 0.9},
     "strategy": "one_device",
@@ -65,7 +60,7 @@ class EndedTask:
     states: dict[str, str] = field(default_factory=dict)
     run_id: str = "one"
     map_index: int = -1
-    bundle_instance: Any = None
+    start_date: datetime = datetime(2026, 11, 24, tzinfo=UTC)
 
     @property
     def dag_id(self) -> str:
@@ -84,7 +79,7 @@ class EndedTask:
         return dict.fromkeys(run_ids, states)
 
     def get_template_context(self) -> Any:
-        return {"dag_run": SimpleNamespace(start_date=datetime(2026, 11, 24, tzinfo=UTC))}
+        return {"dag_run": SimpleNamespace(start_date=self.start_date)}
 
 
 @dataclass(frozen=True)
@@ -117,7 +112,6 @@ class EndedRun:
         """Write what the tasks leave in the store."""
         put(f"{self.data}/plan.json", {"source": SOURCE})
         open_store(self.data).put("manifest.json", DATA.to_json().encode())
-        put(f"{self.data}/statistics.json", STATISTICS)
         put(f"{self.model}/model.json", MODEL)
         put(f"{self.model}/{RUN_LOG}", LOG)
         metrics = {"accuracy": 0.88, "loss": "NaN"}
