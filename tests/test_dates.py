@@ -31,7 +31,7 @@ def plan_of(url: Any) -> JobOperator:
 def context_of(task: JobOperator, date: datetime | None, *folders: list[str]) -> Any:
     """The context of a run with that date, started by events of new files in these folders."""
     dated = {"ds": f"{date:%Y-%m-%d}", "logical_date": date} if date else {}
-    payloads = [{"url": TABLE, "count": 1, "files": [], "folders": each} for each in folders]
+    payloads = [{"url": TABLE, "count": 1, "folders": each} for each in folders]
     extras: list[dict[str, Any]] = [{"payload": each, "from_trigger": True} for each in payloads]
     return {
         "task": task,
