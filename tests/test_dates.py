@@ -59,12 +59,8 @@ def source_of(task: JobOperator, context: Any) -> Any:
 )
 def test_a_run_without_a_date_is_told_which_template_needs_one(template: str, names: str) -> None:
     task = plan_of(template)
-    with pytest.raises(AirflowFailException) as caught:
+    with pytest.raises(AirflowFailException, match=f"no logical date, .* needs {names}: trigger"):
         source_of(task, context_of(task, None))
-    assert str(caught.value).startswith(
-        f"this run has no logical date, and {template!r} needs {names}: trigger the DAG with a "
-        "logical date, in the form or as `airflow dags trigger --logical-date 2026-01-31 sales`"
-    )
 
 
 def test_a_template_that_needs_no_date_is_not_blamed_on_it() -> None:

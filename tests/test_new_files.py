@@ -9,7 +9,6 @@ from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.store import Store, open_store
-from aerotrain_airflow.steps import new_files
 from aerotrain_airflow.steps.new_files import PATIENCE, NewFiles, WatchedPrefix
 
 
@@ -84,16 +83,6 @@ def test_what_was_not_confirmed_is_reported_again_and_what_another_one_confirmed
     assert one.looks(confirms=False) == ["dt=1/a"]
     assert other.looks() == ["dt=1/a"]
     assert one.looks() is None
-
-
-def test_folders_beyond_the_most_of_an_event_are_in_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(new_files, "MOST_FOLDERS", 2)
-    watcher = Watcher(tmp_path.as_uri())
-    for name in ("1/a", "1/b", "2/c", "2/d", "3/e"):
-        watcher.table.put(name, b"1")
-    assert [watcher.looks() for _ in range(3)] == [None, ["1/a", "1/b", "2/c", "2/d"], ["3/e"]]
 
 
 def test_a_trigger_waits_for_its_store_and_reports_again_what_airflow_did_not_store(

@@ -1,6 +1,6 @@
 """The first task of a pipeline: it checks everything that can be checked before the start."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,15 @@ class PreflightOperator(JobOperator):
             jobs = self._check_jobs(context, settings)
             url = f"{settings.store}/{path_segment(self.dag_id)}"
             probe(store_of(url, settings))
-            self._check_plans(list(jobs.values()), settings, str(context["ti"].id))
-            _check_shards(list(jobs.values()))
+            launcher = choose_launcher(settings, attempt := str(context["ti"].id))
+            plans = [
+                launcher.plan(with_code_published(job, settings), attempt) for job in jobs.values()
+            ]
+            launcher.check(plans)
+            if self.is_dry_run:
+                for plan in plans:
+                    self.log.info("would start %s:\n%s", plan.job.task, plan)
+            _check_shards(jobs.values())
             if self.check_model and not self.is_dry_run:
                 self._check_trainings(jobs, context, settings)
         self.log.info("the run can start: its jobs, its store %s and its launcher are fine", url)
@@ -114,15 +121,6 @@ class PreflightOperator(JobOperator):
         finally:
             self._stop()
             self._running = None
-
-    def _check_plans(self, jobs: Sequence[Job], settings: Settings, attempt: str) -> None:
-        """Check with the launcher that every job could start; in a dry run, log the plans."""
-        launcher = choose_launcher(settings, attempt)
-        plans = [launcher.plan(with_code_published(job, settings), attempt) for job in jobs]
-        launcher.check(plans)
-        if self.is_dry_run:
-            for plan in plans:
-                self.log.info("would start %s:\n%s", plan.job.task, plan)
 
     def _check_jobs(self, context: Context, settings: Settings) -> dict[str, Job]:
         """The jobs of the DAG by task, as far as they are known before any task has run."""
@@ -199,7 +197,7 @@ def _check_models(job: Job) -> None:
         )
 
 
-def _check_shards(jobs: Sequence[Job]) -> None:
+def _check_shards(jobs: Collection[Job]) -> None:
     """Check that there are at least as many shards as readers: each reader reads whole shards."""
     readers = max((job.count(job.reader) for job in jobs), default=0)
     for job in jobs:

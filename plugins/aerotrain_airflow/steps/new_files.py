@@ -30,9 +30,6 @@ FORMAT = 1
 #: Seconds for which complete files wait at most for others that still land, to be in one event.
 PATIENCE = 300.0
 
-#: The most folders of one event; files of further ones are in the next event.
-MOST_FOLDERS = 1000
-
 #: The tag of each file, which changes with its content, by its key.
 Tags = Mapping[str, str]
 
@@ -75,8 +72,7 @@ class WatchedPrefix:
         if not ready or (len(ready) < len(new) and now < self._since + PATIENCE):
             return {}
         self._since = None
-        folders = set(sorted({_folder(key) for key in ready})[:MOST_FOLDERS])
-        return {key: tag for key, tag in ready.items() if _folder(key) in folders}
+        return ready
 
     def confirm(self, store: Store, files: Tags) -> None:
         """Record that these files were reported, and forget those that were deleted.

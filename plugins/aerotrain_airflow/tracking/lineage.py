@@ -26,7 +26,6 @@ from openlineage.client.facet_v2 import (
 )
 from openlineage.client.naming.dataset import S3, DatasetNaming, LocalFileSystem
 
-from aerotrain.contract.gate import SERVING
 from aerotrain.contract.layout import ALIAS, METRICS, MODEL, PLAN
 from aerotrain.data.dataset import as_numbers
 from aerotrain.serving.alias import alias_of
@@ -98,26 +97,17 @@ def _lineage(inputs: Sequence[str], outputs: Mapping[str, Facets]) -> Lineage:
     return OperatorLineage(inputs=[InputDataset(*name_of(url)) for url in inputs], outputs=written)
 
 
-def _by_partitions(output: TaskOutput) -> Edges:
-    """What a task of ``prepare`` or ``predict`` reads and writes.
-
-    The last task describes what it has completed; the others, and one that failed, only name it.
-    """
-    *_, package, step = output.task.job["module"].split(".")
-    name = "dataset" if package == "prepare" else "predictions"
-    url = output.returned(name) if step == "plan" else output.arguments[name]
-    if url is None:  # the plan failed
-        return _sources(output.arguments["source"]), {}
-    plan = output.document(f"{url}/{PLAN}")
-    inputs = _sources(plan["source"])
-    if name == "predictions":
-        inputs.append(plan["model"])
-        if output.arguments.get("model") == SERVING:
-            inputs.append(f"{plan['model'].rpartition('/')[0]}/{ALIAS}")
-    manifest = output.document(f"{url}/{MANIFEST}") if step == "finalize" else {}
-    if not manifest:
-        return inputs, {url: {}}
-    return inputs, {url: _data(manifest) if name == "dataset" else _predictions(url, manifest)}
+def _partitions(output: TaskOutput) -> Edges:
+    """What ``prepare`` or ``predict`` has read and, once it is complete, written."""
+    is_data = output.task.job["module"].startswith("aerotrain.data.")
+    url = output.arguments["dataset" if is_data else "predictions"]
+    plan, manifest = output.document(f"{url}/{PLAN}"), output.document(f"{url}/{MANIFEST}")
+    source = plan["source"]
+    urls = [f"python://{source['module']}"] if "module" in source else source["url"]
+    inputs = [urls] if isinstance(urls, str) else [*urls]
+    if is_data:
+        return inputs, {url: _data(manifest)} if manifest else {}
+    return [*inputs, plan["model"]], {url: _predictions(url, manifest)} if manifest else {}
 
 
 def _training(output: TaskOutput) -> Edges:
@@ -158,24 +148,13 @@ def _serving_check(output: TaskOutput) -> Edges:
 
 #: How to find what the jobs of each module have read and written.
 _EDGES: Mapping[str, Callable[[TaskOutput], Edges]] = {
-    **{
-        f"aerotrain.{package}.{step}": _by_partitions
-        for package in ("data.prepare", "prediction")
-        for step in ("plan", "partition", "finalize")
-    },
+    "aerotrain.data.prepare.finalize": _partitions,
+    "aerotrain.prediction.finalize": _partitions,
     "aerotrain.training.train": _training,
     "aerotrain.evaluation.evaluate": _evaluation,
     "aerotrain.serving.export": _export,
     "aerotrain.serving.serve_check": _serving_check,
 }
-
-
-def _sources(source: Mapping[str, Any]) -> list[str]:
-    """What a source of ``prepare`` or ``predict`` reads: files, or a module of the user's."""
-    if "module" in source:
-        return [f"python://{source['module']}"]
-    urls = source["url"]
-    return [urls] if isinstance(urls, str) else list(urls)
 
 
 def _version(version: str) -> Facets:
