@@ -5,7 +5,7 @@ import { byId, make, setText } from "./elements.js";
 import { Legend } from "./legend.js";
 import { itemsOfMarks, readMarkColours } from "./marks.js";
 import { chartsOf, extent, startOf } from "./series.js";
-import { colour } from "./theme.js";
+import { colour } from "./frame.js";
 import { count, duration } from "./words.js";
 
 const COLOURS = ["text", "quiet", "line", "train", "validation", "band", "band-validation"];
