@@ -79,21 +79,23 @@ def test_a_training_that_failed_has_its_options_and_what_it_reached(run: EndedRu
 
 
 @pytest.mark.parametrize(
-    ("states", "status"),
+    ("state", "export", "status"),
     [
-        ({"evaluate": "success", "export": None}, "RUNNING"),
-        ({"evaluate": "up_for_retry"}, "RUNNING"),
-        ({"evaluate": "success", "export": "success"}, "FINISHED"),
-        ({"evaluate": "success", "export": "failed"}, "FAILED"),
-        ({"evaluate": "upstream_failed"}, "FAILED"),
-        ({"evaluate": "skipped", "export": None}, "FINISHED"),
+        ("success", None, "RUNNING"),
+        ("up_for_retry", None, "RUNNING"),
+        ("success", "success", "FINISHED"),
+        ("success", "failed", "FAILED"),
+        ("failed", None, "FAILED"),
+        ("skipped", None, "FINISHED"),
     ],
 )
 def test_the_run_has_the_state_of_its_tasks(
-    run: EndedRun, states: dict[str, str], status: str
+    run: EndedRun, state: str, export: str | None, status: str
 ) -> None:
     ti = run.tasks()["evaluate"]
-    ti.states = states
+    # Airflow has the state of a task that fails or is skipped only when its process has ended.
+    ti.states = {"evaluate": "success" if state == "success" else "running", "export": export}
+    ti.state = state
     assert status_of(ti) == status
 
 

@@ -21,7 +21,7 @@ _VIEW = {
 
 
 class MlflowListener:
-    """Airflow calls it in the task's own process, when it has the task's state."""
+    """Airflow calls it in the task's own process, when the task has ended."""
 
     @hookimpl
     def on_task_instance_success(self, task_instance: Any) -> None:

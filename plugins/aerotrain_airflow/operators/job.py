@@ -121,24 +121,8 @@ class JobOperator(BaseOperator):
         Raises:
             AirflowFailException: a template needs a date, and the run has none.
         """
-        with translated():
+        with translated(), date_required(context):
             super().render_template_fields(context, jinja_env)
-
-    def render_template(
-        self,
-        content: Any,
-        context: Context,
-        jinja_env: Environment | None = None,
-        seen_oids: set[int] | None = None,
-    ) -> Any:
-        """Render a value of a field, or values in it.
-
-        Raises:
-            SpecError: a template needs a date, and the run has none.
-        """
-        env = jinja_env or self.get_template_env()
-        with date_required(content, context, env):
-            return super().render_template(content, context, env, seen_oids)
 
     def execute(self, context: Context) -> Any:
         """Run the job, and return the value that its chief returned."""

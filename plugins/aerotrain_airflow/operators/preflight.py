@@ -12,6 +12,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.layout import job_name, path_segment
 from aerotrain.contract.steps import arguments_of, check_of
 from aerotrain.store import probe
+from aerotrain_airflow.dates import date_required
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.operators.description import check_run, describe, with_code_published
 from aerotrain_airflow.operators.job import JobOperator, choose_launcher
@@ -168,8 +169,9 @@ def _later_arguments(
 def _described_ahead(task: JobOperator, context: Context, settings: Settings) -> Job:
     """The job of a task that has not run, with placeholders for the outputs of other tasks."""
     env = task.get_template_env()
-    job = task.render_template(_without_outputs(task.job), context, env)
-    arguments = task.render_template(_without_outputs(task.arguments), context, env)
+    with date_required(context):
+        job = task.render_template(_without_outputs(task.job), context, env)
+        arguments = task.render_template(_without_outputs(task.arguments), context, env)
     return describe(task, job, arguments, context, settings)
 
 

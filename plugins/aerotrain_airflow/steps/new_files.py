@@ -215,26 +215,20 @@ class _Producer(SharedStreamProducer):
                     await asyncio.sleep(self._trigger.poll)
             self._is_reporting = False
 
-    def _new_files(self) -> Tags:
-        return self._prefix.new_files(*self._opened(), time.time())
+    def _new_files(self, source: Store, store: Store) -> Tags:
+        return self._prefix.new_files(source, store, time.time())
 
-    def _confirmed(self, files: Tags) -> bool:
-        _, store = self._opened()
+    def _confirmed(self, files: Tags, _source: Store, store: Store) -> bool:
         self._prefix.confirm(store, files)
         return True
 
-    def _opened(self) -> tuple[Store, Store]:
-        """The store of the prefix, and that of all pipelines, which has the record."""
-        if self._stores is None:
-            settings = Settings.read()
-            source = store_of(self._trigger.url, settings)
-            self._stores = (source, store_of(settings.store, settings))
-        return self._stores
+    async def _tried(self, request: Callable[[Store, Store], _Result]) -> _Result | None:
+        """The result of a request to the stores of the prefix and of all pipelines, in a thread.
 
-    async def _tried(self, request: Callable[[], _Result]) -> _Result | None:
-        """The result of a request in a thread; None if a store does not serve it now."""
+        None if a store does not serve it now.
+        """
         try:
-            result = await asyncio.to_thread(request)
+            result = await asyncio.to_thread(lambda: request(*self._opened()))
         except AerotrainError as error:
             self._stores = None  # the next request has a fresh credential
             if str(error) != self._error:
@@ -245,3 +239,10 @@ class _Producer(SharedStreamProducer):
             self._trigger.log.info("new files of %s are seen again", self._trigger.url)
         self._error = ""
         return result
+
+    def _opened(self) -> tuple[Store, Store]:
+        if self._stores is None:
+            settings = Settings.read()
+            source = store_of(self._trigger.url, settings)
+            self._stores = (source, store_of(settings.store, settings))
+        return self._stores

@@ -1,9 +1,9 @@
 """Records trainings, evaluations and versions in MLflow, if the setting ``mlflow`` has its URI.
 
-Airflow's listener (``plugin.py``) does it in the task's own process, when a task has ended and
-Airflow has its state. Nothing is added twice: the run of a DAG run is found again by a tag, a
-version by its URL, and MLflow itself drops a value of a metric that it has. The process waits for a
-limited time; what is not written by then causes one warning in the task's log.
+Airflow's listener (``plugin.py``) does it in the task's own process, when the task has ended.
+Nothing is added twice: the run of a DAG run is found again by a tag, a version by its URL, and
+MLflow itself drops a value of a metric that it has. The process waits for a limited time; what is
+not written by then causes one warning in the task's log.
 """
 
 import json
@@ -98,13 +98,15 @@ def status_of(ti: Any) -> str:
     """MLflow's state of the run, by the states of the tasks of which something is recorded."""
     tasks = [each.task_id for each in ti.task.get_dag().tasks if isinstance(each, _OURS)]
     found = ti.get_task_states(dag_id=ti.dag_id, task_ids=tasks, run_ids=[ti.run_id])
-    states: Mapping[str, Any] = found.get(ti.run_id, {})
+    is_mapped = ti.map_index is not None and ti.map_index >= 0
+    own = f"{ti.task_id}_{ti.map_index}" if is_mapped else ti.task_id
+    # Airflow has the state of this task, if it has failed or was skipped, only after its process.
+    states: Mapping[str, Any] = {**found.get(ti.run_id, {}), own: ti.state}
     if any(state in ("failed", "upstream_failed") for state in states.values()):
         return "FAILED"
-    # Airflow skips what follows a skipped task only later.
-    skipped = states.get(ti.task_id) == "skipped"
     ended = all(state in ("success", "skipped", "removed") for state in states.values())
-    return "FINISHED" if skipped or ended else "RUNNING"
+    # Airflow skips what follows a skipped task only later, too.
+    return "FINISHED" if ended or ti.state == "skipped" else "RUNNING"
 
 
 def record_of(output: TaskOutput) -> Record | None:
