@@ -116,15 +116,6 @@ def test_a_varying_pace_does_not_lower_the_goodput_and_a_stop_does(
     assert goodput_of(events).lost["other"] == pytest.approx(other, abs=1)
 
 
-def test_the_pace_is_that_of_the_fastest_stretch() -> None:
-    events = [
-        entry(EventType.RESTORE, 0, step=0),
-        entry(EventType.TRAIN, 10, step=100, seconds=10),
-        entry(EventType.TRAIN, 40, step=200, seconds=30),
-    ]
-    assert goodput_of(events).lost["other"] == pytest.approx(20)
-
-
 def test_a_worker_that_restarts_while_the_chief_trains_is_no_outage() -> None:
     worker = [
         entry(EventType.DETECT, 30, step=200, replica="worker-1"),

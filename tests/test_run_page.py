@@ -69,8 +69,7 @@ def test_a_replica_that_begins_after_others_has_waited_and_a_loss_has_its_reason
     }
     [chief, ps] = lanes_of(statuses, [failed], NOW, ended=False)
     assert [each["state"] for each in chief["spans"]] == ["starting", "training"]
-    waiting = ps["spans"][0]
-    assert (waiting["state"], waiting["from"], waiting["to"]) == ("waiting", 750, 800)
+    assert ps["spans"][0] == {"from": 750, "to": 800, "state": "waiting", "text": ""}
     assert [each["text"] for each in ps["spans"] if each["text"]] == ["signal 9"]
 
 
