@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,22 +104,18 @@ def test_a_session_token_that_replicas_cannot_refresh_is_said_at_the_start(
     connect: pytest.MonkeyPatch, service: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+    role: dict[str, Any] = {
+        "role_arn": "arn:aws:iam::123456789012:role/team",
+        "service_config": {"sts": {"endpoint_url": service}},
+    }
     cases = [
-        ({**keys, "aws_session_token": "token"}, "token", "at a time that it does not say"),
-        (
-            {
-                **keys,
-                "role_arn": "arn:aws:iam::123456789012:role/team",
-                "service_config": {"sts": {"endpoint_url": service}},
-            },
-            "assumed",
-            f"at {datetime.now(UTC).year}-",
-        ),
-        (keys, None, None),
+        ({"aws_session_token": "token"}, "token", "at a time that it does not say"),
+        (role, "assumed", f"at {datetime.now(UTC).year}-"),
+        ({}, None, None),
     ]
     for extra, token, ends in cases:
         caplog.clear()
-        connect.setenv("AIRFLOW_CONN_STORE", connection(**extra))
+        connect.setenv("AIRFLOW_CONN_STORE", connection(**keys, **extra))
         with caplog.at_level(logging.WARNING, "aerotrain_airflow.operators.credentials"):
             environment = replica_base_environment(Settings.read())
         assert environment.get("AWS_SESSION_TOKEN") == token

@@ -54,12 +54,9 @@ def test_a_kill_costs_the_restart_and_the_repeated_steps() -> None:
         {"start-up": 10, "recovery": 10, "save stall": 0, "rework": 10, "other": 0}
     )
     assert (found.steps, found.steps_twice, found.restarts) == (800, 100, 1)
-    assert str(found) == (
-        "73% of 110 s were training steps that count; the rest: start of the replicas 10 s, "
-        "recovery from failures 10 s, steps done again 10 s; 100 of 800 steps were done twice "
-        "(this share is the goodput: "
-        "https://research.google/blog/introducing-ml-productivity-goodput/)"
-    )
+    assert str(found).startswith("73% of 110 s were training steps that count")
+    assert "recovery from failures 10 s" in str(found)
+    assert "100 of 800 steps were done twice" in str(found)
 
 
 #: The chief compiles for 8 s. It is killed while it trains, restarted, killed while it compiles,
@@ -119,49 +116,27 @@ def test_a_varying_pace_does_not_lower_the_goodput_and_a_stop_does(
     assert goodput_of(events).lost["other"] == pytest.approx(other, abs=1)
 
 
-def test_the_pace_is_that_of_the_fastest_stretch() -> None:
-    events = [
-        entry(EventType.RESTORE, 0, step=0),
-        entry(EventType.TRAIN, 10, step=100, seconds=10),
-        entry(EventType.TRAIN, 40, step=200, seconds=30),
-    ]
-    assert goodput_of(events).lost["other"] == pytest.approx(20)
-
-
 def test_a_worker_that_restarts_while_the_chief_trains_is_no_outage() -> None:
     worker = [
         entry(EventType.DETECT, 30, step=200, replica="worker-1"),
         entry(EventType.RESTART, 30, replica="worker-1"),
     ]
     found = goodput_of(merged(CALM, worker))
-    assert found.lost["recovery"] == 0
-    assert found.restarts == 1
+    assert (found.lost["recovery"], found.restarts) == (0, 1)
 
 
 def test_a_job_that_does_not_train_has_no_goodput() -> None:
     found = goodput_of([entry(EventType.START, 5), entry(EventType.END, 8)])
-    assert found.to_dict() == {
-        "wall_seconds": 3,
-        "goodput": None,
-        "lost_seconds": {},
-        "queue_seconds": None,
-        "steps": 0,
-        "steps_twice": 0,
-        "restarts": 0,
-    }
-    assert str(found) == "3 s in all"
+    assert (found.goodput, found.to_dict()["wall_seconds"], str(found)) == (None, 3, "3 s in all")
 
 
 def test_a_closed_event_log_holds_events_of_launcher_chief_and_earlier_tries(
     tmp_path: Path,
 ) -> None:
     store = open_store(tmp_path.as_uri())
-    outside = [
-        each
-        for each in KILLED
-        if each.event in (EventType.START, EventType.DETECT, EventType.RESTART)
-    ]
-    inside = [each for each in KILLED if each.event in (EventType.RESTORE, EventType.TRAIN)]
+    of_chief = (EventType.RESTORE, EventType.TRAIN)
+    inside = [each for each in KILLED if each.event in of_chief]
+    outside = [each for each in KILLED[:-1] if each.event not in of_chief]
     store.put("events-chief.jsonl", "\n".join(each.to_json() for each in inside).encode())
     first = record(outside, store, now=100)
     assert first is not None
@@ -173,19 +148,13 @@ def test_a_closed_event_log_holds_events_of_launcher_chief_and_earlier_tries(
     assert len(whole["events"]) == len(KILLED) + 2
 
 
-def test_the_time_until_the_task_resumes_after_the_end_of_its_group_does_not_count(
-    tmp_path: Path,
-) -> None:
-    store = open_store(tmp_path.as_uri())
-    group = [entry(EventType.START, 0), entry(EventType.DETECT, 3), entry(EventType.END, 10)]
-    found = record(group, store, now=40)
-    assert found is not None
-    assert found.wall == 10
-
-
-def test_a_step_without_training_and_failures_writes_no_event_log(
+def test_the_time_after_the_end_of_its_group_does_not_count_and_no_training_has_no_log(
     tmp_path: Path,
 ) -> None:
     store = open_store(tmp_path.as_uri())
     assert record([entry(EventType.START, 5)], store, now=9) is None
     assert not list(store.list())
+    group = [entry(EventType.START, 0), entry(EventType.DETECT, 3), entry(EventType.END, 10)]
+    found = record(group, store, now=40)  # when the deferred task resumes
+    assert found is not None
+    assert found.wall == 10

@@ -1,10 +1,7 @@
 """The metrics of a job, by Airflow's own client of StatsD."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +15,6 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.launch.backend import LogLine
 from aerotrain_airflow.goodput import JobMetrics, goodput_of
-from support.otlp_collector import otlp_collector
 from support.statsd_server import StatsdServer, statsd_server
 from support.waiting import wait_for
 
@@ -57,13 +53,11 @@ def test_the_progress_of_the_chief_is_sent_with_dag_and_task(
     metrics.read(LogLine(CHIEF, said))
     metrics.read(LogLine(CHIEF, "drift columns=2"))
     wait_for("five metrics", lambda: len(server.of("airflow.aerotrain")) == 5, 10)
-    assert sorted(server.received) == [
-        "airflow.aerotrain.drifted_columns,dag_id=digits,task_id=train:2|g",
-        "airflow.aerotrain.examples_per_second,dag_id=digits,task_id=train:42.0|g",
-        "airflow.aerotrain.input_wait,dag_id=digits,task_id=train:0.1|g",
-        "airflow.aerotrain.loss,dag_id=digits,task_id=train:0.25|g",
-        "airflow.aerotrain.step,dag_id=digits,task_id=train:20|g",
-    ]
+    names = ("drifted_columns", "examples_per_second", "input_wait", "loss", "step")
+    values = dict(zip(names, ("2", "42.0", "0.1", "0.25", "20"), strict=True))
+    tags = "dag_id=digits,task_id=train"
+    expected = [f"airflow.aerotrain.{name},{tags}:{value}|g" for name, value in values.items()]
+    assert sorted(server.received) == expected
 
 
 def test_restarts_are_counted_by_role_and_kind_and_the_goodput_by_cause(
@@ -94,37 +88,6 @@ def test_restarts_are_counted_by_role_and_kind_and_the_goodput_by_cause(
     causes = [each.partition(",cause=")[2] for each in server.of("airflow.aerotrain.lost_seconds")]
     assert "recovery:10.0|g" in causes
     assert "save_stall:0|g" in causes
-
-
-SENDER = """
-from airflow.sdk.observability import stats
-from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
-from aerotrain.contract.event_log import Event, EventType
-from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain.launch.backend import LogLine
-from aerotrain_airflow.goodput import goodput_of
-from aerotrain_airflow.goodput import JobMetrics
-
-stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
-metrics = JobMetrics(stats, "digits", "train")
-said = "progress step=20 steps=540 loss=0.25 input_wait=0.10"
-metrics.read(LogLine(ReplicaName(Role.CHIEF, 0), said))
-restart = Event(event=EventType.RESTART, at=60, replica="worker-1")
-metrics.ended([restart], goodput_of([restart]))
-"""
-
-
-@pytest.mark.process
-def test_a_collector_of_opentelemetry_receives_the_same(tmp_path: Path) -> None:
-    """As Airflow sends its own metrics: by OTLP over HTTP, at the latest when the process ends."""
-    with otlp_collector() as collector:
-        environment = os.environ | collector.environment | {"AIRFLOW_HOME": str(tmp_path)}
-        subprocess.run([sys.executable, "-c", SENDER], env=environment, check=True)
-    where = {"dag_id": "digits", "task_id": "train"}
-    assert collector.received["airflow.aerotrain.step"] == (20, where)
-    assert collector.received["airflow.aerotrain.input_wait"] == (0.1, where)
-    restarts = {**where, "role": "worker", "kind": "with_others"}
-    assert collector.received["airflow.aerotrain.restarts"] == (1, restarts)
 
 
 def test_the_dashboard_and_the_alerts_query_metrics_that_are_documented() -> None:

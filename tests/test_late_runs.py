@@ -41,11 +41,9 @@ def test_a_late_run_is_reported_with_a_link_also_to_a_chat(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/")
     text = asyncio.run(report_late(CONTEXT, webhook="chat_webhook"))
-    assert text == (
-        "the run manual__2026-01-31T00:00:00+00:00/x of sales is running and has missed its "
-        "deadline, 2026-01-31 02:00:00+00:00: https://airflow.example/dags/sales/runs/"
-        "manual__2026-01-31T00%3A00%3A00%2B00%3A00%2Fx"
-    )
+    assert "2026-01-31 02:00:00+00:00" in text
+    link = "https://airflow.example/dags/sales/runs/manual__2026-01-31T00%3A00%3A00%2B00%3A00%2Fx"
+    assert text.endswith(link)
     assert chat == [{"text": text}]
     assert asyncio.run(report_late(CONTEXT)) == text
     assert len(chat) == 1

@@ -6,12 +6,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk import DAG
 
-from aerotrain_airflow.operators.links import (
-    EventLogLink,
-    OutputLink,
-    StatisticsLink,
-    with_addresses,
-)
+from aerotrain_airflow.operators.links import EventLogLink, StatisticsLink, with_addresses
 from aerotrain_airflow.params import training_params
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.steps import prepare, train
@@ -30,40 +25,32 @@ def links_of(task_id, data="file:///data"):
         prepare("digits")
     task = dag.get_task(task_id)
     ti = SimpleNamespace(dag_id="linked", run_id="run", task_id=task_id, map_index=-1)
-    kinds = (OutputLink(), EventLogLink(), StatisticsLink())
+    kinds = (EventLogLink(), StatisticsLink())
     return {each.name: each.get_link(task, ti_key=ti) for each in kinds}
 
 
-def test_a_training_links_its_output_its_event_log_and_the_statistics_of_its_data(store):
+def test_a_training_links_its_event_log_and_the_statistics_of_its_data(store, monkeypatch):
     assert links_of("train", f"{store}/linked/datasets/a b") == {
-        "Output": "/aerotrain/files/linked/runs/run/train/",
         "Event log": "/aerotrain/files/linked/runs/run/train/events.json",
         "Statistics": "/aerotrain/files/linked/datasets/a%20b/statistics.html",
     }
-
-
-def test_what_is_not_in_the_store_of_the_pipeline_is_named_by_its_url():
-    assert links_of("train", "file:///data")["Statistics"] == "file:///data/statistics.html"
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/team")
+    found = links_of("train")
+    assert found["Event log"].startswith("https://airflow.example/team/aerotrain/files/linked/")
+    assert found["Statistics"] == "file:///data/statistics.html"  # not in the pipeline's store
 
 
 def test_a_task_has_no_link_to_what_it_does_not_have():
-    assert links_of("prepare.plan")["Event log"] == ""
-    assert links_of("prepare.plan")["Statistics"] == ""
+    assert links_of("prepare.plan") == {"Event log": "", "Statistics": ""}
 
 
 def test_a_message_that_names_an_object_of_the_pipeline_has_its_address(store, monkeypatch):
     settings = Settings.read()
-    text = f"rejected; {store}/linked/datasets/1/quarantine/00000.jsonl lists them, {store}/other/x"
+    text = f"rejected; {store}/linked/datasets/1/quarantine/0.jsonl lists them, {store}/linked/x/"
     assert with_addresses(text, "linked", settings) == text  # Airflow does not know its address
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:8080")
     assert with_addresses(text, "linked", settings) == (
         f"{text}\nin a browser:\n"
-        "http://127.0.0.1:8080/aerotrain/files/linked/datasets/1/quarantine/00000.jsonl"
+        "http://127.0.0.1:8080/aerotrain/files/linked/datasets/1/quarantine/0.jsonl"
     )
     assert with_addresses("epochs is 0", "linked", settings) == "epochs is 0"
-
-
-def test_a_link_is_below_the_address_of_the_ui(monkeypatch):
-    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/team")
-    address = "https://airflow.example/team/aerotrain/files/linked/runs/run/train/"
-    assert links_of("train")["Output"] == address

@@ -9,8 +9,7 @@ from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.store import Store, open_store
-from aerotrain_airflow.steps import new_files
-from aerotrain_airflow.steps.new_files import CLAIM_SECONDS, PATIENCE, NewFiles, WatchedPrefix
+from aerotrain_airflow.steps.new_files import PATIENCE, NewFiles, WatchedPrefix
 
 
 class Watcher:
@@ -23,12 +22,10 @@ class Watcher:
 
     def looks(self, now: float = 0, confirms: bool = True) -> list[str] | None:
         """The files that a look reports."""
-        batch = self.prefix.claimed(self.table, self.store, now)
-        if batch is None:
-            return None
-        if confirms:
-            self.prefix.confirm(self.store, batch)
-        return sorted(batch.files)
+        files = self.prefix.new_files(self.table, self.store, now)
+        if files and confirms:
+            self.prefix.confirm(self.store, files)
+        return sorted(files) or None
 
 
 @pytest.fixture
@@ -77,44 +74,21 @@ def test_files_that_land_one_after_another_are_one_event_unless_they_never_end(
     assert watcher.looks(second) == ["300"]
 
 
-def test_of_two_watchers_one_reports_a_file_and_the_other_one_if_it_has_ended(
+def test_what_was_not_confirmed_is_reported_again_and_what_another_one_confirmed_is_not(
     table: Store, store_url: str
 ) -> None:
     table.put("dt=1/a", b"1")
     one, other = Watcher(store_url), Watcher(store_url)
     assert (one.looks(), other.looks()) == (None, None)
     assert one.looks(confirms=False) == ["dt=1/a"]
-    assert [other.looks(now) for now in (1, CLAIM_SECONDS - 1)] == [None, None]
-    assert [other.looks(CLAIM_SECONDS + each) for each in (1, 2)] == [["dt=1/a"], None]
-    assert one.looks(CLAIM_SECONDS + 3) is None
-
-
-def test_an_event_names_all_folders_and_further_ones_are_in_the_next_event(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(new_files, "MOST_FOLDERS", 2)
-    monkeypatch.setattr(new_files, "MOST_NAMES", 3)
-    store = open_store(tmp_path.as_uri())
-    for name in ("1/a", "1/b", "2/c", "2/d", "3/e"):
-        store.put(f"table/{name}", b"1")
-    table = store.child("table")
-    prefix = WatchedPrefix(table.url)
-    assert prefix.claimed(table, store, 0) is None
-    events = []
-    while batch := prefix.claimed(table, store, 0):
-        prefix.confirm(store, batch)
-        events.append(batch.payload("file:///table"))
-    assert events == [
-        {"url": "file:///table", "count": 4, "files": ["1/a", "1/b", "2/c"], "folders": ["1", "2"]},
-        {"url": "file:///table", "count": 1, "files": ["3/e"], "folders": ["3"]},
-    ]
+    assert other.looks() == ["dt=1/a"]
+    assert one.looks() is None
 
 
 def test_a_trigger_waits_for_its_store_and_reports_again_what_airflow_did_not_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AIRFLOW__AEROTRAIN__STORE", tmp_path.as_uri())
-    monkeypatch.setattr(new_files, "CLAIM_SECONDS", 0.1)
     open_store(tmp_path.as_uri()).put("table/dt=1/a", b"1")
     in_the_way = tmp_path / "watched"  # a file in the place of a folder
     in_the_way.touch()
@@ -136,13 +110,14 @@ def test_a_trigger_waits_for_its_store_and_reports_again_what_airflow_did_not_st
             warning = asyncio.create_task(warned())
             for outcome in outcomes:
                 payload, batch = await anext(stream)
-                found.append(payload["folders"])
+                assert payload["url"] == f"{tmp_path.as_uri()}/table"
+                found.append((payload["count"], payload["folders"]))
                 await producer.advance([AdvanceItem(batch, outcome)])
             await warning
         return found
 
     lost, stored = AdvanceOutcome(acked=0, failed=1), AdvanceOutcome(acked=1, failed=0)
-    assert asyncio.run(events(lost, stored)) == [["dt=1"], ["dt=1"]]
+    assert asyncio.run(events(lost, stored)) == [(1, ["dt=1"])] * 2
     again = Watcher(tmp_path.as_uri())
     assert [again.looks(), again.looks()] == [None, None]
     said += capfd.readouterr().out

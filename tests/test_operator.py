@@ -2,7 +2,7 @@
 
 import json
 import os
-import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,10 @@ from airflow.utils.session import create_session
 from benchmarks.fault_injection import processes_of
 from sqlalchemy import select
 
+from aerotrain.contract.job import Job
 from aerotrain.contract.layout import path_segment
+from aerotrain_airflow.operators.reuse import key_of
+from aerotrain_airflow.settings import Settings
 
 pytestmark = pytest.mark.process
 
@@ -61,39 +64,48 @@ def test_the_result_of_a_task_is_the_value_of_its_chief_which_sees_no_secret_of_
     assert event["metrics"]["arguments"]["word"] == "bonjour"
 
 
-def test_a_result_of_the_same_inputs_is_taken_over_where_the_run_asks_for_it(
+def test_a_result_of_the_same_inputs_is_taken_over_while_it_is_there(
     pipelines: DagBag, tmp_path: Path
 ) -> None:
-    def run(day: int, word: str = "hello", reuse: bool = True) -> tuple[str, str | None]:
+    def run(day: int) -> tuple[str, str | None]:
         """The ids of a run, and of the one whose result it has taken over."""
-        conf = {"word": word, "reuse": reuse}
         date = datetime(2026, 11, day, tzinfo=UTC)
-        run = pipelines.dags["reusing"].test(logical_date=date, run_conf=conf)
+        run = pipelines.dags["reusing"].test(logical_date=date, run_conf={"reuse": True})
         ti = run.get_task_instance("job")
-        assert ti.state == "success"
-        assert ti.xcom_pull(task_ids="job")["arguments"]["word"] == word
+        assert ti.xcom_pull(task_ids="job")["arguments"]["word"] == "hello"
         return run.run_id, ti.xcom_pull(task_ids="job", key="reused_from")
 
-    task: Any = pipelines.dags["reusing"].get_task("job")
-    task.job["code"] = str(shutil.copytree(task.job["code"], tmp_path / "code"))
     first, earlier = run(1)
     assert earlier is None
     assert run(2)[1] == first
-    assert run(3, word="bonjour")[1] is None
-    sibling = tmp_path / "code" / "sibling.py"
-    sibling.write_text("edited = True")
-    assert run(6)[1] is None
-    sibling.unlink()
     [result] = (tmp_path / "store" / "reusing" / "runs" / path_segment(first)).rglob("result.json")
     result.unlink()
-    assert run(5)[1] is None
+    assert run(3)[1] is None
+
+
+def test_what_a_result_depends_on_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"name": "n", "module": "m", "store": "s3://b", "run": "r", "task": "t"}
+    job = Job.from_dict({**names, "replicas": [{"role": "chief"}], "code": "a.tar.gz"})
+    [chief] = job.replicas
+    others = [
+        replace(job, code="b.tar.gz"),
+        replace(job, module="n"),
+        replace(job, arguments={"epochs": 2}),
+        replace(job, replicas=(replace(chief, environment={"TF_USE_LEGACY_KERAS": "1"}),)),
+        replace(job, replicas=(replace(chief, resources=replace(chief.resources, gpu=1)),)),
+        replace(job, made_from={"image": "other"}),
+    ]
+    settings = Settings.read()
+    assert key_of(replace(job, run="other", name="other"), settings) == key_of(job, settings)
+    assert len({key_of(each, settings) for each in (job, *others)}) == 7
+    monkeypatch.setenv("AIRFLOW__AEROTRAIN__PYTHON", "/other/python")
+    assert key_of(job, Settings.read()) != key_of(job, settings)
 
 
 @pytest.mark.parametrize(
     ("conf", "sentence"),
     [
         ({"chief": "fail"}, "chief exited with 65: the label 7 is outside 0 to 3"),
-        ({"chief": "vanish"}, "chief was ended by signal 9"),
         ({"word": "a", "eppochs": 3}, "did you mean 'epochs'?"),
     ],
 )

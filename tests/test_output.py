@@ -45,37 +45,23 @@ def log():
     return Log()
 
 
-def test_an_error_that_the_message_of_the_end_has_is_not_in_the_log_twice(log):
+def test_an_error_is_in_the_log_once_unless_no_message_has_it(log):
     log.says("error: the label 7 is outside 0 to 3\nerror:   and so on")
     log.listener.reported("chief exited with 65: the label 7 is outside 0 to 3\n  and so on")
-    assert log.lines == []
-
-
-def test_an_error_that_no_message_has_is_in_the_log(log):
-    log.says("error: of one")
+    log.says("error: of one\nmore of it")
     log.listener.reported("chief was ended by signal 9")
-    log.says("error: in the user's own words\nmore of them")
     log.says("error: at the end")
     log.listener.release()
-    assert log.lines == [
-        "[chief] error: of one",
-        "[chief] error: in the user's own words",
-        "[chief] more of them",
-        "[chief] error: at the end",
-    ]
+    assert log.lines == ["[chief] error: of one", "[chief] more of it", "[chief] error: at the end"]
 
 
 def test_the_options_that_a_server_prints_are_noise_up_to_their_end(log):
-    log.says("ps-0 serves\n" + DUMP + "\nkey: value\n\nend", PS)
-    assert log.lines == ["[ps-0] ps-0 serves", "[ps-0] key: value", "[ps-0] ", "[ps-0] end"]
-
-
-def test_lines_of_another_replica_within_these_options_are_no_noise(log):
     first, rest = DUMP.split("\n", 1)
-    log.says(first, PS)
+    log.says("ps-0 serves\n" + first, PS)
     log.says("loss: 3")
-    log.says(rest, PS)
-    assert log.lines == ["[chief] loss: 3"]
+    log.says(rest + "\nkey: value\n\nend", PS)
+    ends = ["[ps-0] key: value", "[ps-0] ", "[ps-0] end"]
+    assert log.lines == ["[ps-0] ps-0 serves", "[chief] loss: 3", *ends]
 
 
 @pytest.mark.parametrize(

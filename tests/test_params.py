@@ -10,26 +10,21 @@ from aerotrain_airflow.params import RunParam, RunSwitch, training_params
 from aerotrain_airflow.steps import train
 
 
-@pytest.mark.parametrize(("on", "evaluators"), [(True, 1), (False, 0)])
-def test_a_switch_means_one_replica_or_none(on, evaluators):
-    count = RunSwitch("evaluator").resolve({"params": {"evaluator": on}})
-    replicas = [{"role": "chief"}, {"role": "evaluator", "count": count}]
-    names = {"name": "train", "module": "m", "store": "s3://b", "run": "r", "task": "t"}
-    assert Job.from_dict({**names, "replicas": replicas}).count(Role.EVALUATOR) == evaluators
-
-
-@pytest.mark.parametrize(("asked", "roles"), [(None, []), (0, []), (2, ["dispatcher", "input"])])
-def test_input_replicas_always_have_a_dispatcher(asked, roles):
-    params = {"params": {"data_workers": asked}}
+@pytest.mark.parametrize(
+    ("asked", "on", "counts"),
+    [(None, True, (0, 0, 1)), (0, False, (0, 0, 0)), (2, False, (2, 1, 0))],
+)
+def test_input_replicas_have_a_dispatcher_and_a_switch_means_one_replica(asked, on, counts):
+    params = {"params": {"data_workers": asked, "evaluator": on}}
     replicas = [
         {"role": "chief"},
         {"role": "input", "count": RunParam("data_workers").resolve(params)},
         {"role": "dispatcher", "count": RunSwitch("data_workers").resolve(params)},
+        {"role": "evaluator", "count": RunSwitch("evaluator").resolve(params)},
     ]
     names = {"name": "train", "module": "m", "store": "s3://b", "run": "r", "task": "t"}
     job = Job.from_dict({**names, "replicas": replicas})
-    assert sorted({each.role for each in job.replicas} - {"chief"}) == roles
-    assert job.count(Role.INPUT) == (asked or 0)
+    assert tuple(map(job.count, (Role.INPUT, Role.DISPATCHER, Role.EVALUATOR))) == counts
 
 
 @pytest.mark.parametrize(
@@ -58,24 +53,6 @@ def test_a_task_has_no_copies_of_the_params_of_its_dag_which_cost_most_of_parsin
     with DAG("copies", params=params):
         step = train("m", "file:///data", params={"epochs": training_params()["epochs"], "mine": 1})
     assert set(step.operator.params) == {"epochs", "mine", "_selective_enable_ol"}
-
-
-def test_a_switch_is_shown_as_its_param_in_a_rendered_template():
-    assert str(RunSwitch("evaluator")) == "{{ params.evaluator }}"
-
-
-def test_the_form_offers_every_dtype_policy():
-    assert training_params()["dtype_policy"].schema["enum"] == [
-        None,
-        "float32",
-        "mixed_bfloat16",
-        "mixed_float16",
-    ]
-
-
-def test_the_form_names_every_budget_of_a_recovery():
-    known = training_params()["restarts"].schema["propertyNames"]["enum"]
-    assert known == ["crashes", "preemptions", "memory", "hangs", "starts"]
 
 
 def test_hparams_of_the_form_come_before_those_of_the_dag():

@@ -1,6 +1,7 @@
 """Who may see the pages of a run: Airflow's auth manager decides, by the DAG in the path."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,22 +10,25 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
-from aerotrain_airflow.run_page.app import app
+from aerotrain.store import open_store
+from aerotrain_airflow.run_page import app as page
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
-ROUTES = ("runs/{}/one", "data/{}/one", "files/{}/serving/")
+ROUTES = ("runs/{}/one", "data/{}/one", "files/{}/card.html")
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[TestClient]:
     """A user who is signed in, and may read the task instances of the DAG ``own`` alone."""
     monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", "support.dag_rights.AuthManagerOfOneDag")
+    monkeypatch.setenv("AIRFLOW__AEROTRAIN__STORE", tmp_path.as_uri())
+    page._store_at.cache_clear()
     purge_cached_app()
     create_auth_manager()
     user = SimpleAuthManagerUser(username="viewer", role="VIEWER")
-    monkeypatch.setitem(app.dependency_overrides, get_user, lambda: user)
-    yield TestClient(app)
+    monkeypatch.setitem(page.app.dependency_overrides, get_user, lambda: user)
+    yield TestClient(page.app)
     purge_cached_app()
 
 
@@ -35,3 +39,15 @@ def test_a_user_sees_no_page_of_a_dag_that_they_may_not_read(
     assert client.get(f"/{route.format('other')}").status_code == 403
     found: Any = client.get(f"/{route.format('own')}")
     assert found.status_code != 403
+
+
+def test_a_file_has_its_type_and_no_rights_of_the_user(client: TestClient, tmp_path: Path) -> None:
+    store = open_store((tmp_path / "own").as_uri())
+    kinds = {"runs/1/card.html": "text/html", "progress.jsonl": "text/plain", "a": "octet-stream"}
+    for key, kind in kinds.items():
+        store.put(key, b"<script>")
+        found = client.get(f"/files/own/{key}")
+        assert kind in found.headers["content-type"]
+        assert found.headers["content-security-policy"].startswith("sandbox;")
+    assert client.get("/files/own/none.html").status_code == 404
+    assert client.get("/files/own/%2e%2e/other/card.html").status_code in (400, 404)

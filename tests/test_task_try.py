@@ -34,22 +34,20 @@ def has_successor(airflow: Airflow) -> bool:
     return TaskTry(context).has_successor()
 
 
-@pytest.mark.parametrize("state", [None, "scheduled", "queued", "up_for_retry"])
-def test_a_try_that_airflow_failed_by_itself_is_followed_by_another_try(state: str | None) -> None:
-    assert has_successor(Airflow({"train": state}))
-
-
-@pytest.mark.parametrize("state", ["failed", "success", "skipped", "restarting", "running"])
-def test_a_task_that_a_user_ended_is_not_retried(state: str) -> None:
-    assert not has_successor(Airflow({"train": state}))
-
-
-def test_a_try_whose_successor_runs_already_is_followed_by_it() -> None:
-    assert has_successor(Airflow({"train": "running"}, knows=False))
-
-
-def test_a_cleared_try_ends_its_job_although_its_successor_has_an_id() -> None:
-    assert not has_successor(Airflow({"train": "restarting"}, knows=False))
+@pytest.mark.parametrize(
+    ("state", "knows", "expected"),
+    [
+        *((state, True, True) for state in (None, "scheduled", "queued", "up_for_retry")),
+        # A user has ended it, or it is this try that runs.
+        *((s, True, False) for s in ("failed", "success", "skipped", "restarting", "running")),
+        ("running", False, True),
+        ("restarting", False, False),
+    ],
+)
+def test_a_try_has_a_successor_if_airflow_has_abandoned_it(
+    state: str | None, knows: bool, expected: bool
+) -> None:
+    assert has_successor(Airflow({"train": state}, knows=knows)) == expected
 
 
 def test_each_instance_of_a_mapped_task_has_its_own_state() -> None:

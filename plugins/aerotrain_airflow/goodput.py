@@ -18,7 +18,7 @@ https://airflow.apache.org/docs/apache-airflow/stable/administration-and-deploym
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from aerotrain.contract.event_log import Event, EventType, read
@@ -39,6 +39,10 @@ _WORDS: Mapping[str, str] = {
     "rework": "steps done again",
     "other": "other work, such as validation",
 }
+
+
+#: Uninterrupted training as (first step, last step, seconds).
+_Stretch = tuple[int, int, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,21 +96,24 @@ def goodput_of(events: Sequence[Event]) -> Goodput:
         return Goodput(wall=0.0)
     wall = events[-1].at - events[0].at
     restarts = len({each.at for each in events if each.event is EventType.RESTART})
-    queued = _queued(events)
-    starts = _starts(events)
-    trained = _stretches(events) or [each.execution for each in starts if each.steps]
+    begun = (each.at for each in events if each.event is EventType.START and each.replica)
+    queued = next((max(0.0, at - events[0].at) for at in begun), None)
+    starts, trained, twice = _course(events)
+    trained = trained or [each.execution for each in starts if each.steps]
     if not trained:
         return Goodput(wall=wall, restarts=restarts, queued=queued)
     pace = _pace(trained)
     first = starts[0].first if starts else trained[0][0]
     done = max(last for _, last, _ in trained)
-    repeated = _steps_repeated(events)
-    twice = _steps_restored(events) + repeated
+    # Steps that were run on a worker that was lost and on another one; both were counted.
+    repeated = sum(each.times for each in events if each.event is EventType.REWORK)
+    twice += repeated
     moved = min(wall, (done - first - repeated) * pace)
-    start_up, *recoveries = [each.without_steps(pace) for each in starts] or [0.0]
+    # Of a start, the time of its steps counts as training.
+    took = [max(0.0, each.end - each.begin - each.steps * pace) for each in starts] or [0.0]
     lost = {
-        "start-up": start_up,
-        "recovery": sum(recoveries),
+        "start-up": took[0],
+        "recovery": sum(took[1:]),
         "save stall": sum(each.seconds for each in events if each.event is EventType.SAVE_STALL),
         "rework": twice * pace,
     }
@@ -122,27 +129,7 @@ def goodput_of(events: Sequence[Event]) -> Goodput:
     )
 
 
-def _queued(events: Sequence[Event]) -> float | None:
-    """The seconds until the first process of the chief started; None if none has."""
-    began = (each.at for each in events if each.event is EventType.START and each.replica)
-    first = next(began, None)
-    return None if first is None else max(0.0, first - events[0].at)
-
-
-def _stretches(events: Iterable[Event]) -> list[tuple[int, int, float]]:
-    """Uninterrupted training as (first step, last step, seconds)."""
-    found, at = [], 0
-    for entry in events:
-        if entry.event in (EventType.RESTORE, EventType.READY):
-            at = entry.step or 0
-        elif entry.event is EventType.TRAIN and entry.step is not None:
-            if entry.step > at and entry.seconds > 0:
-                found.append((at, entry.step, entry.seconds))
-            at = entry.step
-    return found
-
-
-def _pace(trained: Sequence[tuple[int, int, float]]) -> float:
+def _pace(trained: Sequence[_Stretch]) -> float:
     """Seconds per step, without interruptions."""
     paces = [seconds / (last - first) for first, last, seconds in trained]
     steps = [last - first for first, last, _ in trained]
@@ -167,22 +154,7 @@ def _median(values: Sequence[float], weights: Sequence[int]) -> float:
     raise ValueError("there are no values")
 
 
-def _steps_restored(events: Iterable[Event]) -> int:
-    """Steps that a restored chief had to repeat, as far as the events show."""
-    furthest = twice = 0
-    for entry in events:
-        if entry.event is EventType.RESTORE and entry.step is not None:
-            twice += max(0, furthest - entry.step)
-        furthest = max(furthest, entry.step or 0)
-    return twice
-
-
-def _steps_repeated(events: Iterable[Event]) -> int:
-    """Steps that were run on a worker that was lost and on another one; both were counted."""
-    return sum(each.times for each in events if each.event is EventType.REWORK)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Start:
     """A start of the chief, from the start of the run or a failure until it trained again.
 
@@ -197,36 +169,46 @@ class _Start:
     steps: int = 0
 
     @property
-    def execution(self) -> tuple[int, int, float]:
-        """The first execution as (first step, last step, seconds)."""
+    def execution(self) -> _Stretch:
+        """The first execution."""
         return self.first, self.first + self.steps, self.end - self.restored
 
-    def without_steps(self, pace: float) -> float:
-        """Its seconds without those of the steps, which count as training."""
-        return max(0.0, self.end - self.begin - self.steps * pace)
 
+def _course(events: Sequence[Event]) -> tuple[list[_Start], list[_Stretch], int]:
+    """The starts of the chief that have ended, the training between, and the steps done again.
 
-#: The events after which the chief does not train, unless it says so by another one.
-_STOPS = (EventType.DETECT, EventType.PREEMPTED, EventType.END)
-
-
-def _starts(events: Sequence[Event]) -> list[_Start]:
-    """The starts of the chief that have ended: that of the run, then the recoveries."""
-    found: list[_Start] = []
-    since: float | None = events[0].at
+    The first start is that of the run, and the others are recoveries. Steps are done again after a
+    checkpoint was restored, as far as the events show.
+    """
+    starts: list[_Start] = []
+    trained: list[_Stretch] = []
+    since: float | None = events[0].at  # from when the chief does not train
+    at = furthest = twice = 0
     for entry in events:
-        if entry.event in _STOPS or (entry.event is EventType.START and entry.replica):
-            since = entry.at if since is None else since
-        elif entry.event is EventType.RESTORE and since is not None:
-            step = entry.step or 0
-            found.append(_Start(begin=since, restored=entry.at, end=entry.at, first=step))
-            since = None
-        elif entry.event is EventType.READY and found:
-            steps = max(0, (entry.step or 0) - found[-1].first)
-            found[-1] = replace(found[-1], end=entry.at, steps=steps)
-        elif entry.event is EventType.TRAIN:
-            since = None
-    return found
+        step = entry.step or 0
+        match entry.event:
+            case EventType.DETECT | EventType.PREEMPTED | EventType.END:
+                since = entry.at if since is None else since
+            case EventType.START if entry.replica:
+                since = entry.at if since is None else since
+            case EventType.RESTORE:
+                twice += max(0, furthest - step) if entry.step is not None else 0
+                if since is not None:
+                    start = _Start(begin=since, restored=entry.at, end=entry.at, first=step)
+                    starts.append(start)
+                since, at = None, step
+            case EventType.READY:
+                if starts:
+                    starts[-1].end, starts[-1].steps = entry.at, max(0, step - starts[-1].first)
+                at = step
+            case EventType.TRAIN:
+                since = None
+                if entry.step is not None:
+                    if step > at and entry.seconds > 0:
+                        trained.append((at, step, entry.seconds))
+                    at = step
+        furthest = max(furthest, step)
+    return starts, trained, twice
 
 
 def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:

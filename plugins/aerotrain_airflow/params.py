@@ -105,9 +105,6 @@ TRAINING_STEP = tuple(name for name in options_of(TrainArguments) if name in FOR
 #: Every option that a DAG may have as a param.
 _DECLARED = {**FORM, **options_of(RetentionPolicy)}
 
-#: The params of a DAG that only predicts.
-_PREDICTION = ("resources", "launcher", "dry_run")
-
 #: The other options of the training step, which a DAG file sets.
 SET_BY_DAG = tuple(name for name in options_of(TrainArguments) if name not in FORM)
 
@@ -136,7 +133,7 @@ def prediction_params(**defaults: Any) -> dict[str, Param]:
     Raises:
         SpecError: a default is given for a param that does not exist, or is not accepted.
     """
-    declared = {name: FORM[name] for name in _PREDICTION}
+    declared = {name: FORM[name] for name in ("resources", "launcher", "dry_run")}
     return _params("a DAG of predictions", declared, defaults)
 
 
@@ -146,14 +143,9 @@ def without_copies(params: ParamsDict) -> ParamsDict:
     Airflow copies the params of a DAG to each operator, and validates each copy twice whenever it
     serializes the operator: four fifths of the time of that. The context of a run has the DAG's.
     """
-    all_params = {name: params.get_param(name) for name in params}
-    return ParamsDict(
-        {
-            name: each
-            for name, each in all_params.items()
-            if not (each.source == "dag" and _DEFAULT in each.schema)
-        }
-    )
+    every = {name: params.get_param(name) for name in params}
+    own = {n: p for n, p in every.items() if p.source != "dag" or _DEFAULT not in p.schema}
+    return ParamsDict(own)
 
 
 def _params(
@@ -227,7 +219,7 @@ class RunParam:
 class RunResources(RunParam):
     """The entry of one role in a param that maps roles to resources."""
 
-    role: str = "chief"
+    role: str
 
     def resolve(self, context: Context) -> Any:
         return super().resolve(context).get(self.role, {})

@@ -5,10 +5,12 @@ https://airflow.apache.org/docs/apache-airflow/stable/administration-and-deploym
 
 from typing import Any
 
+from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
+from airflow.sdk.configuration import conf
 
 from aerotrain_airflow.operators.links import PREFIX
-from aerotrain_airflow.tracking.mlflow_writer import MlflowListener
+from aerotrain_airflow.settings import SECTION
 
 _VIEW = {
     "name": "Training",
@@ -16,6 +18,29 @@ _VIEW = {
     "icon": f"{PREFIX}/static/icon.svg",
     "icon_dark_mode": f"{PREFIX}/static/icon-dark.svg",
 }
+
+
+class MlflowListener:
+    """Airflow calls it in the task's own process, when the task has ended."""
+
+    @hookimpl
+    def on_task_instance_success(self, task_instance: Any) -> None:
+        self._record(task_instance)
+
+    @hookimpl
+    def on_task_instance_failed(self, task_instance: Any) -> None:
+        self._record(task_instance)
+
+    @hookimpl
+    def on_task_instance_skipped(self, task_instance: Any) -> None:
+        self._record(task_instance)
+
+    def _record(self, ti: Any) -> None:
+        if conf.get(SECTION, "mlflow", fallback=""):
+            # Imported when needed: all components of Airflow import this module.
+            from aerotrain_airflow.tracking.mlflow_runs import record
+
+            record(ti)
 
 
 class AerotrainPlugin(AirflowPlugin):

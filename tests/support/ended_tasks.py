@@ -13,32 +13,23 @@ from typing import Any
 from airflow.sdk import DAG, BaseOperator
 
 from aerotrain.contract.layout import RUN_LOG
-from aerotrain.data.dataset import Dataset, Feature, Shard, Split
 from aerotrain.serving.alias import promote
 from aerotrain.store import open_store
 from aerotrain_airflow.operators.job import JobOperator
 from aerotrain_airflow.operators.release import PromoteOperator, RollbackOperator
 from support.training_fixtures import module_of
 
-
-def shard(file: str, records: int) -> Shard:
-    return Shard(file=file, records=records, bytes=100 * records, sha256="")
-
-
 SOURCE = {"kind": "parquet", "url": "s3://lake/flats/"}
-DATA = Dataset(
-    fingerprint="f1",
-    source=SOURCE,
-    schema={"area": Feature("float32"), "pixels": Feature("uint8", (8, 8))},
-    splits={
-        "train": Split(shards=(shard("train-0", 70), shard("train-1", 20))),
-        "test": Split(shards=(shard("test-0", 10),)),
+DATA = {
+    "fingerprint": "f1",
+    "schema": {
+        "area": {"dtype": "float32", "shape": []},
+        "pixels": {"dtype": "uint8", "shape": [8, 8]},
     },
-)
-QUANTILES = {"0.0": 20.0, "0.01": 21.0, "0.25": 40.0, "0.5": 70.0}
-STATISTICS = {
-    "area": {"missing": 3, "distinct": 90, "min": 20.0, "max": "Infinity", "quantiles": QUANTILES},
-    "pixels": {"missing": 0, "distinct": 100},
+    "splits": {
+        "train": {"shards": [{"records": 70, "bytes": 7000}, {"records": 20, "bytes": 2000}]},
+        "test": {"shards": [{"records": 10, "bytes": 1000}]},
+    },
 }
 MODEL = {
     "metrics": {"loss": 0.5, "accuracy": 0.9},
@@ -62,10 +53,11 @@ class EndedTask:
 
     task: BaseOperator
     xcoms: dict[str, Any] = field(default_factory=dict)
-    states: dict[str, str] = field(default_factory=dict)
+    states: dict[str, str | None] = field(default_factory=dict)
+    state: str = "success"
     run_id: str = "one"
     map_index: int = -1
-    bundle_instance: Any = None
+    start_date: datetime = datetime(2026, 11, 24, tzinfo=UTC)
 
     @property
     def dag_id(self) -> str:
@@ -84,7 +76,7 @@ class EndedTask:
         return dict.fromkeys(run_ids, states)
 
     def get_template_context(self) -> Any:
-        return {"dag_run": SimpleNamespace(start_date=datetime(2026, 11, 24, tzinfo=UTC))}
+        return {"dag_run": SimpleNamespace(start_date=self.start_date)}
 
 
 @dataclass(frozen=True)
@@ -116,8 +108,7 @@ class EndedRun:
     def write(self) -> None:
         """Write what the tasks leave in the store."""
         put(f"{self.data}/plan.json", {"source": SOURCE})
-        open_store(self.data).put("manifest.json", DATA.to_json().encode())
-        put(f"{self.data}/statistics.json", STATISTICS)
+        put(f"{self.data}/manifest.json", DATA)
         put(f"{self.model}/model.json", MODEL)
         put(f"{self.model}/{RUN_LOG}", LOG)
         metrics = {"accuracy": 0.88, "loss": "NaN"}

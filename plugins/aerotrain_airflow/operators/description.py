@@ -100,17 +100,9 @@ def with_code_published(job: Job, settings: Settings) -> Job:
 def check_run(context: Context) -> None:
     """Reject a run whose conf has a key that is not a param; Airflow itself ignores such a key.
 
-    Also reject an id that would be lost as a segment of a URL, by which tasks read outputs.
-
     Raises:
-        SpecError: the id is a dot or two, or a key is not a param; the message suggests the most
-            similar param.
+        SpecError: a key is not a param; the message suggests the most similar one.
     """
-    if (run_id := context["ti"].run_id) in (".", ".."):
-        raise SpecError(
-            f"the id of this run is {run_id!r}, by which Airflow's API does not find the outputs "
-            "of its tasks; trigger a run with another id"
-        )
     params = list(context["dag"].params)  # context["params"] would include the keys of conf
     for key in context["dag_run"].conf or {}:
         if key not in params:

@@ -31,11 +31,8 @@ from aerotrain_airflow.operators.description import (
     without_unplaced_workers,
 )
 from aerotrain_airflow.operators.links import (
-    REUSED_FROM,
     CardLink,
-    EarlierRunLink,
     EventLogLink,
-    OutputLink,
     StatisticsLink,
     with_addresses,
 )
@@ -43,6 +40,9 @@ from aerotrain_airflow.operators.reuse import earlier_result, key_of, remember
 from aerotrain_airflow.operators.task_try import TaskTry, WorkerGoneError, translated
 from aerotrain_airflow.params import without_copies
 from aerotrain_airflow.settings import Settings
+
+if TYPE_CHECKING:
+    from airflow.triggers.base import BaseTrigger
 
 #: Seconds for which a task watches its pods before it defers. Most steps other than training end
 #: sooner, and a deferral costs a round trip through triggerer, scheduler and worker.
@@ -81,11 +81,9 @@ class JobOperator(BaseOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json", "arguments": "json"}
     ui_color = "#e8f4ea"
     operator_extra_links: tuple[BaseOperatorLink, ...] = (
-        OutputLink(),
         EventLogLink(),
         StatisticsLink(),
         CardLink(),
-        EarlierRunLink(),
     )
 
     def __init__(
@@ -123,24 +121,8 @@ class JobOperator(BaseOperator):
         Raises:
             AirflowFailException: a template needs a date, and the run has none.
         """
-        with translated():
+        with translated(), date_required(context):
             super().render_template_fields(context, jinja_env)
-
-    def render_template(
-        self,
-        content: Any,
-        context: Context,
-        jinja_env: Environment | None = None,
-        seen_oids: set[int] | None = None,
-    ) -> Any:
-        """Render a value of a field, or values in it.
-
-        Raises:
-            SpecError: a template needs a date, and the run has none.
-        """
-        env = jinja_env or self.get_template_env()
-        with date_required(content, context, env):
-            return super().render_template(content, context, env, seen_oids)
 
     def execute(self, context: Context) -> Any:
         """Run the job, and return the value that its chief returned."""
@@ -157,18 +139,16 @@ class JobOperator(BaseOperator):
                         "nothing is run: data, code, parameters and packages are those of the run "
                         "%s, whose result this is; its output is in %s. To run it again, turn off "
                         "the option reuse",
-                        earlier.run,
-                        earlier.prefix,
+                        earlier["run"],
+                        earlier["prefix"],
                     )
-                    context["ti"].xcom_push(REUSED_FROM, earlier.run)
-                    return self._returned(earlier.value)
+                    context["ti"].xcom_push("reused_from", earlier["run"])
+                    return self._announced(earlier["value"])
             if not self.is_dry_run:
                 store_of(job.prefix, settings).put(JOB, job.record())
             handle = self._start(job, context, settings)
             until = self._timeout(context)
-            trigger = None
-            if self.deferrable:
-                trigger = trigger_of(settings, handle, _try_id(context), until)
+            trigger = self._trigger(settings, handle, context, until)
             ended = self._watch(until, DEFER_AFTER if trigger else None)
             if ended is None:
                 assert trigger is not None  # watching is limited only if there is a trigger
@@ -250,15 +230,14 @@ class JobOperator(BaseOperator):
         finally:
             self._record_events(job, handle, settings)
             self._stop()
-        returned = self._returned(value)
+        returned = self._announced(self._split(value))
         if reuse_key is not None:
             run = get_current_context()["ti"].run_id
             remember(reuse_key, run, job, returned, settings)
         return returned
 
-    def _returned(self, value: Any) -> Any:
+    def _announced(self, returned: Any) -> Any:
         """What the task returns, which events of its assets have too."""
-        returned = self._return_value(value)
         if self.outlets and returned is not None:
             result = {"metrics" if isinstance(returned, dict) else "url": returned}
             events = get_current_context()["outlet_events"]
@@ -282,7 +261,8 @@ class JobOperator(BaseOperator):
                 self._metrics.ended(events, goodput)
                 self.log.info("%s: %s", job.name, goodput)
 
-    def _return_value(self, value: Any) -> Any:
+    def _split(self, value: Any) -> Any:
+        """What the task returns of the chief's value, of which other keys become XComs."""
         if self.skip_key is not None and (reason := value.get(self.skip_key)):
             self.log.info("skipped: %s", reason)
             raise AirflowSkipException(f"skipped: {reason}")
@@ -293,6 +273,20 @@ class JobOperator(BaseOperator):
         for key, each in value.items():
             ti.xcom_push(key, each)
         return returned
+
+    def _trigger(
+        self, settings: Settings, handle: str, context: Context, until: float | None
+    ) -> "BaseTrigger | None":
+        """The trigger that follows the group while the task is deferred.
+
+        None for local processes: a triggerer may run on another machine, and cannot see them.
+        """
+        if settings.launcher != "kubernetes" or not self.deferrable:
+            return None
+        from aerotrain_airflow.kubernetes.trigger import JobTrigger
+
+        conn_id = settings.kubernetes_conn_id
+        return JobTrigger(handle=handle, conn_id=conn_id, holder=_try_id(context), until=until)
 
     def _timeout(self, context: Context) -> float | None:
         """The end of the task's timeout; Airflow does not watch it while the task is deferred."""
@@ -348,10 +342,6 @@ def _result(job: Job, attempt: str, settings: Settings) -> Any:
     )
 
 
-if TYPE_CHECKING:
-    from airflow.triggers.base import BaseTrigger
-
-
 def choose_launcher(settings: Settings, holder: str) -> Launcher[Any]:
     """The launcher that the settings name; ``holder`` is the task try that will use it.
 
@@ -372,18 +362,3 @@ def choose_launcher(settings: Settings, holder: str) -> Launcher[Any]:
             warm=settings.warm_start,
         )
     )
-
-
-def trigger_of(
-    settings: Settings, handle: str, holder: str, until: float | None
-) -> "BaseTrigger | None":
-    """The trigger that follows the group ``handle`` while its task is deferred.
-
-    None for local processes: a triggerer may run on another machine, and cannot see them.
-    """
-    if settings.launcher != "kubernetes":
-        return None
-    from aerotrain_airflow.kubernetes.trigger import JobTrigger
-
-    conn_id = settings.kubernetes_conn_id
-    return JobTrigger(handle=handle, conn_id=conn_id, holder=holder, until=until)

@@ -1,4 +1,4 @@
-"""The links of a task in Airflow's UI: its output, the event log of a training, the statistics.
+"""The links of a task in Airflow's UI: the event log of a training, the statistics, the card.
 
 Airflow asks for them when the task has ended, in the task's own process.
 """
@@ -9,22 +9,18 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.configuration import conf
-from airflow.sdk.execution_time.xcom import XCom
 
 from aerotrain.contract.job import prefix_of
 from aerotrain.contract.layout import CARD, PAGE, RUN_LOG, path_segment
 from aerotrain_airflow.operators.description import place_of
 from aerotrain_airflow.settings import Settings
 
-#: The XCom with the id of the run whose result was taken over.
-REUSED_FROM = "reused_from"
-
 #: Where Airflow's API server has the application of the run page.
 PREFIX = "/aerotrain"
 
 
 class StoreLink(BaseOperatorLink):
-    """A link to an object or a folder in the store."""
+    """A link to an object in the store."""
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         settings = Settings.read()
@@ -34,15 +30,6 @@ class StoreLink(BaseOperatorLink):
     def url_of(self, operator: Any, ti: Any, settings: Settings) -> str:
         """The URL in the store; empty if this task has no such object."""
         raise NotImplementedError
-
-
-class OutputLink(StoreLink):
-    """The folder of the task's output."""
-
-    name = "Output"
-
-    def url_of(self, operator: Any, ti: Any, settings: Settings) -> str:
-        return prefix_of(**place_of(operator, ti, settings)) + "/"
 
 
 class OutputFileLink(StoreLink):
@@ -64,6 +51,13 @@ class EventLogLink(OutputFileLink):
     module, key = "aerotrain.training.train", RUN_LOG
 
 
+class CardLink(OutputFileLink):
+    """The card of an evaluation: the verdicts, and the metrics by slice."""
+
+    name = "Card"
+    module, key = "aerotrain.evaluation.evaluate", CARD
+
+
 class StatisticsLink(StoreLink):
     """The page of statistics of the data set that the task wrote or read."""
 
@@ -77,23 +71,6 @@ class StatisticsLink(StoreLink):
         return f"{data}/{PAGE}" if isinstance(data, str) and "://" in data else ""
 
 
-class CardLink(OutputFileLink):
-    """The card of an evaluation: the verdicts, and the metrics by slice."""
-
-    name = "Card"
-    module, key = "aerotrain.evaluation.evaluate", CARD
-
-
-class EarlierRunLink(BaseOperatorLink):
-    """The run whose result this task has taken over."""
-
-    name = "Earlier run"
-
-    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        run = XCom.get_value(key=REUSED_FROM, ti_key=ti_key)
-        return address_of_run(ti_key.dag_id, run) if run else ""
-
-
 def address_of_run(dag_id: str, run_id: str) -> str:
     """The address of a DAG run in Airflow's UI."""
     return f"{base_url()}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
@@ -103,7 +80,7 @@ def browsable(url: str, dag_id: str, settings: Settings) -> str:
     """The address at which a browser finds ``url``.
 
     Airflow's API server shows what is in the store of the DAG's pipeline, to those who may read the
-    task instances of the DAG (``run_page/store_files.py``). Any other URL is returned as it is.
+    task instances of the DAG (``run_page/app.py``). Any other URL is returned as it is.
     """
     pipeline = f"{settings.store}/{path_segment(dag_id)}/"
     if not url.startswith(pipeline):
@@ -112,7 +89,7 @@ def browsable(url: str, dag_id: str, settings: Settings) -> str:
 
 
 def with_addresses(text: str, dag_id: str, settings: Settings) -> str:
-    """A message, and the addresses at which a browser finds what it names in the pipeline's store.
+    """A message, and the addresses at which a browser finds the files of the store that it names.
 
     Airflow's log shows these as links. It has none of its own of ``s3://``.
     """
@@ -120,7 +97,8 @@ def with_addresses(text: str, dag_id: str, settings: Settings) -> str:
         return text
     store = re.escape(f"{settings.store}/{path_segment(dag_id)}/")
     urls = dict.fromkeys(re.findall(rf"{store}[^\s,;:'\")]+", text))
-    shown = [f"\n{browsable(url.rstrip('.'), dag_id, settings)}" for url in urls]
+    files = [url.rstrip(".") for url in urls if not url.endswith(("/", "/."))]
+    shown = [f"\n{browsable(url, dag_id, settings)}" for url in files]
     return f"{text}\nin a browser:{''.join(shown)}" if shown else text
 
 

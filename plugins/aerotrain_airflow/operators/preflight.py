@@ -1,6 +1,6 @@
 """The first task of a pipeline: it checks everything that can be checked before the start."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.layout import job_name, path_segment
 from aerotrain.contract.steps import arguments_of, check_of
 from aerotrain.store import probe
+from aerotrain_airflow.dates import date_required
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.operators.description import check_run, describe, with_code_published
 from aerotrain_airflow.operators.job import JobOperator, choose_launcher
@@ -55,8 +56,15 @@ class PreflightOperator(JobOperator):
             jobs = self._check_jobs(context, settings)
             url = f"{settings.store}/{path_segment(self.dag_id)}"
             probe(store_of(url, settings))
-            self._check_plans(list(jobs.values()), settings, str(context["ti"].id))
-            _check_shards(list(jobs.values()))
+            launcher = choose_launcher(settings, attempt := str(context["ti"].id))
+            plans = [
+                launcher.plan(with_code_published(job, settings), attempt) for job in jobs.values()
+            ]
+            launcher.check(plans)
+            if self.is_dry_run:
+                for plan in plans:
+                    self.log.info("would start %s:\n%s", plan.job.task, plan)
+            _check_shards(jobs.values())
             if self.check_model and not self.is_dry_run:
                 self._check_trainings(jobs, context, settings)
         self.log.info("the run can start: its jobs, its store %s and its launcher are fine", url)
@@ -115,15 +123,6 @@ class PreflightOperator(JobOperator):
             self._stop()
             self._running = None
 
-    def _check_plans(self, jobs: Sequence[Job], settings: Settings, attempt: str) -> None:
-        """Check with the launcher that every job could start; in a dry run, log the plans."""
-        launcher = choose_launcher(settings, attempt)
-        plans = [launcher.plan(with_code_published(job, settings), attempt) for job in jobs]
-        launcher.check(plans)
-        if self.is_dry_run:
-            for plan in plans:
-                self.log.info("would start %s:\n%s", plan.job.task, plan)
-
     def _check_jobs(self, context: Context, settings: Settings) -> dict[str, Job]:
         """The jobs of the DAG by task, as far as they are known before any task has run."""
         jobs, errors = {}, []
@@ -170,8 +169,9 @@ def _later_arguments(
 def _described_ahead(task: JobOperator, context: Context, settings: Settings) -> Job:
     """The job of a task that has not run, with placeholders for the outputs of other tasks."""
     env = task.get_template_env()
-    job = task.render_template(_without_outputs(task.job), context, env)
-    arguments = task.render_template(_without_outputs(task.arguments), context, env)
+    with date_required(context):
+        job = task.render_template(_without_outputs(task.job), context, env)
+        arguments = task.render_template(_without_outputs(task.arguments), context, env)
     return describe(task, job, arguments, context, settings)
 
 
@@ -199,7 +199,7 @@ def _check_models(job: Job) -> None:
         )
 
 
-def _check_shards(jobs: Sequence[Job]) -> None:
+def _check_shards(jobs: Collection[Job]) -> None:
     """Check that there are at least as many shards as readers: each reader reads whole shards."""
     readers = max((job.count(job.reader) for job in jobs), default=0)
     for job in jobs:

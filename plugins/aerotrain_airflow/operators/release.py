@@ -1,58 +1,40 @@
-"""The operators that decide what is served: the approval by a person, promotion and rollback."""
+"""The operators that decide what is served: promotion and rollback."""
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Any
 
-from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.job import prefix_of
-from aerotrain.contract.layout import CARD, VERSIONS, path_segment
+from aerotrain.contract.layout import VERSIONS, path_segment
 from aerotrain.serving.alias import Alias, OlderError, promote, rollback
 from aerotrain_airflow.operators.credentials import store_of
-from aerotrain_airflow.operators.description import place_of
-from aerotrain_airflow.operators.links import browsable
 from aerotrain_airflow.operators.task_try import translated
 from aerotrain_airflow.settings import Settings
 
 
-class ModelApprovalOperator(ApprovalOperator):
-    """Wait until a person approves a model; Airflow's UI lists it among the required actions.
+class AliasOperator(BaseOperator):
+    """Changes which version of a pipeline is served; an event of each outlet says which one is."""
 
-    ``metrics`` is the output of the task ``evaluation``, which evaluates it. Other arguments are
-    those of ``ApprovalOperator``, such as ``fail_on_reject``, ``assigned_users``,
-    ``response_timeout`` and ``notifiers``: a rejected model skips later tasks, unless
-    ``fail_on_reject`` is set.
-    """
+    def changed(self, context: Context, url: str, alias: Alias) -> str:
+        """Say which version of the folder ``url`` is served now; returns its URL."""
+        served, change = f"{url}/{alias.version}", alias.history[-1]
+        for asset in self.outlets:
+            extra: dict[str, Any] = {"version": alias.version, "url": served}
+            extra |= {"action": change.action, "metrics": change.metrics}
+            context["outlet_events"][asset].extra |= extra
+        self.log.info("served: %s", served)
+        return served
 
-    template_fields: Sequence[str] = ("subject", "metrics")
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """The version that is served now, as OpenLineage's provider asks for it."""
+        from aerotrain_airflow.tracking.lineage import lineage_of_alias  # it needs the extra
 
-    def __init__(self, *, metrics: Any, evaluation: str, **kwargs: Any) -> None:
-        kwargs.setdefault("subject", "Export the model of {{ dag.dag_id }}, run {{ run_id }}?")
-        super().__init__(**kwargs)
-        self.metrics = metrics
-        self.evaluation = evaluation
-
-    def execute(self, context: Context) -> Any:
-        """Ask, and wait for the answer."""
-        settings = Settings.read()
-        task: Any = context["dag"].get_task(self.evaluation)
-        card = f"{prefix_of(**place_of(task, context['ti'], settings))}/{CARD}"
-        self.body = body_of(self.metrics, browsable(card, context["ti"].dag_id, settings))
-        return super().execute(context)
+        return lineage_of_alias(self, task_instance)
 
 
-def body_of(metrics: Mapping[str, float], card: str) -> str:
-    """The question as Markdown: a table of the metrics, and the address of the card."""
-    rows = "\n".join(f"| {name} | {value:.6g} |" for name, value in metrics.items())
-    table = f"| metric | value |\n|---|---|\n{rows}"
-    return f"[The card]({card}) shows the verdicts, slices and worst records.\n\n{table}"
-
-
-class PromoteOperator(BaseOperator):
+class PromoteOperator(AliasOperator):
     """Serve a version of a pipeline.
 
     Args:
@@ -105,7 +87,8 @@ class PromoteOperator(BaseOperator):
                     "no version is given" if self.version is None else f"{self.version!r} is none"
                 )
                 raise FinalError(f"{given}: give the number of a version, or its URL")
-            until = data_until(context) if folder else None
+            run: Any = context["dag_run"]
+            until = (run.data_interval_end or run.logical_date or run.run_after) if folder else None
             try:
                 alias = promote(
                     store_of(url, settings),
@@ -121,16 +104,10 @@ class PromoteOperator(BaseOperator):
                     raise
                 self.log.info("skipped: %s", error)
                 raise AirflowSkipException(f"skipped: {error}") from None
-        return _served(self, context, url, alias)
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """The version that is served now, as OpenLineage's provider asks for it."""
-        from aerotrain_airflow.tracking.lineage import lineage_of_alias  # it needs the extra
-
-        return lineage_of_alias(self, task_instance)
+        return self.changed(context, url, alias)
 
 
-class RollbackOperator(BaseOperator):
+class RollbackOperator(AliasOperator):
     """Serve the version that was served before the present one was promoted.
 
     ``pipeline`` and ``reason`` are as for ``PromoteOperator``.
@@ -153,13 +130,7 @@ class RollbackOperator(BaseOperator):
             url = versions_of(self.pipeline, context, settings)
             store = store_of(url, settings)
             alias = rollback(store, by=changed_by(context), reason=self.reason or "")
-        return _served(self, context, url, alias)
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """The version that is served now, as OpenLineage's provider asks for it."""
-        from aerotrain_airflow.tracking.lineage import lineage_of_alias  # it needs the extra
-
-        return lineage_of_alias(self, task_instance)
+        return self.changed(context, url, alias)
 
 
 def versions_of(pipeline: str | None, context: Context, settings: Settings) -> str:
@@ -168,26 +139,8 @@ def versions_of(pipeline: str | None, context: Context, settings: Settings) -> s
     return f"{settings.store}/{path_segment(dag)}/{VERSIONS}"
 
 
-def data_until(context: Context) -> datetime:
-    """The time until which the data of a run are."""
-    run: Any = context["dag_run"]
-    until: datetime = run.data_interval_end or run.logical_date or run.run_after
-    return until
-
-
 def changed_by(context: Context) -> str:
     """Who changed the alias, for the history: the run, and the user who triggered it."""
     run: Any = context["dag_run"]
     user = getattr(run, "triggering_user_name", None)
     return f"{run.dag_id}/{run.run_id}" + (f" of {user}" if user else "")
-
-
-def _served(task: BaseOperator, context: Context, url: str, alias: Alias) -> str:
-    """Say which version is served now, also in the events of the task's assets; returns its URL."""
-    served, change = f"{url}/{alias.version}", alias.history[-1]
-    for asset in task.outlets:
-        extra: dict[str, Any] = {"version": alias.version, "url": served}
-        extra |= {"action": change.action, "metrics": change.metrics}
-        context["outlet_events"][asset].extra |= extra
-    print(f"served: {served}", flush=True)
-    return served

@@ -10,9 +10,7 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import distributions
 from typing import Any
 
@@ -31,21 +29,12 @@ from aerotrain.contract.layout import (
 )
 from aerotrain.contract.steps import arguments_of
 from aerotrain.serving.alias import served_number
-from aerotrain.store import MANIFEST, MissingError
+from aerotrain.store import MANIFEST, MissingError, Store
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.settings import Settings
 
 #: What Airflow's UI shows of the output of a task.
-_LINKED = (CURVES, RUN_LOG, CARD, CARD_DATA, METRICS)
-
-
-@dataclass(frozen=True)
-class EarlierResult:
-    """What a job of an earlier run has returned, and the URL of its output."""
-
-    run: str
-    prefix: str
-    value: Any
+_SHOWN = (CURVES, RUN_LOG, CARD, CARD_DATA, METRICS)
 
 
 def key_of(job: Job, settings: Settings) -> str:
@@ -84,21 +73,21 @@ def _reads_served(job: Job) -> bool:
     return job.arguments.get("start_from") == SERVING
 
 
-def earlier_result(key: str, job: Job, settings: Settings) -> EarlierResult | None:
-    """The result of an earlier job with this key, if its output is still there.
+def earlier_result(key: str, job: Job, settings: Settings) -> dict[str, Any] | None:
+    """What an earlier job with this key has returned, as ``remember`` wrote it.
 
-    What the UI shows is copied to the output of ``job``.
+    None if its output is not there any more. What the UI shows is copied to the output of ``job``.
     """
     try:
-        content: Mapping[str, Any] = json.loads(store_of(job.store, settings).get(reuse_key(key)))
+        found: dict[str, Any] = json.loads(store_of(job.store, settings).get(reuse_key(key)))
     except MissingError:
         return None
-    found = EarlierResult(content["run"], content["prefix"], content["value"])
-    if not _is_there(found, settings):
+    source, target = store_of(found["prefix"], settings), store_of(job.prefix, settings)
+    if not _is_there(found["value"], source, settings):
         return None
-    source, target = store_of(found.prefix, settings), store_of(job.prefix, settings)
-    target.put(REUSED, json.dumps({"run": found.run, "prefix": found.prefix}).encode())
-    for each in _LINKED:
+    reused = {"run": found["run"], "prefix": found["prefix"]}
+    target.put(REUSED, json.dumps(reused).encode())
+    for each in _SHOWN:
         with suppress(MissingError):
             target.put(each, source.get(each))
     return found
@@ -110,11 +99,11 @@ def remember(key: str, run: str, job: Job, value: Any, settings: Settings) -> No
     store_of(job.store, settings).put(reuse_key(key), json.dumps(content).encode())
 
 
-def _is_there(found: EarlierResult, settings: Settings) -> bool:
+def _is_there(value: Any, output: Store, settings: Settings) -> bool:
     """Whether the model or the version still exists, if the value is its URL."""
-    if not isinstance(found.value, str):
-        return store_of(found.prefix, settings).exists(RESULT)
-    folder, _, name = found.value.rpartition("/")
+    if not isinstance(value, str):
+        return output.exists(RESULT)
+    folder, _, name = value.rpartition("/")
     if name.endswith(".json"):
         return store_of(folder, settings).exists(name)
-    return store_of(found.value, settings).exists(MANIFEST)
+    return store_of(value, settings).exists(MANIFEST)

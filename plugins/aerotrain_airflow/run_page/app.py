@@ -2,10 +2,20 @@
 
 Each route needs a login to Airflow and the right to read the task instances of the DAG in its path;
 without them it answers 401 or 403. Airflow does not check the routes of plugins by itself.
+
+A browser needs no key of the store, nor access to it. Files were written by pipelines, so their
+scripts must not act as the user who looks at them: they get an origin of their own, and load
+nothing.
 """
 
+import math
+import threading
 import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +24,9 @@ from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from airflow.models import DagRun, TaskInstance
 from airflow.utils.state import DagRunState, TaskInstanceState
+from cachetools import LRUCache
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from sqlalchemy import select
 
@@ -24,7 +35,6 @@ from aerotrain.contract.layout import path_segment
 from aerotrain.store import MissingError, Store
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.run_page.run_data import run_data
-from aerotrain_airflow.run_page.store_files import HEADERS, Answers, file_of, list_page
 from aerotrain_airflow.settings import Settings
 
 _STATIC = Path(__file__).parent / "static"
@@ -35,10 +45,70 @@ _ACTIVE = (DagRunState.QUEUED, DagRunState.RUNNING)
 #: For the page itself, which loads nothing but its own files.
 _POLICY = {"Content-Security-Policy": "default-src 'self'; img-src 'self' data:"}
 
+#: For files: https://developer.mozilla.org/docs/Web/HTTP/Headers/Content-Security-Policy/sandbox
+_OF_FILES = {
+    "Content-Security-Policy": (
+        "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+#: The largest file that is shown, in bytes.
+_LARGEST = 64 << 20
+
+#: Types that a browser shows; anything else is text or a download.
+_SHOWN = ("text/html", "application/json", "image/png", "image/jpeg", "image/svg+xml")
+_TEXTS = (".jsonl", ".txt", ".log", ".py", ".csv")
+
 #: Seconds for which a client of the store is used, before its credential is read again.
 _CREDENTIAL_SECONDS = 300
 
-_answers: Answers[Any] = Answers()
+#: Seconds for which a request waits for the store, and an answer is new enough for other viewers.
+_PATIENCE, _FRESH = 4.0, 2.0
+
+_MOST_ANSWERS, _THREADS = 100, 8
+
+
+@dataclass
+class _Answer:
+    """An answer that is being read; another one is read after ``expires``."""
+
+    future: Future[Any]
+    expires: float = math.inf
+
+
+class Answers:
+    """The last answers by key: many viewers ask for the same run every few seconds.
+
+    Each is read in the background, by one thread at a time, so that a slow store does not occupy
+    the threads of the API server.
+    """
+
+    def __init__(self) -> None:
+        self._answers: LRUCache[Hashable, _Answer] = LRUCache(_MOST_ANSWERS)
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="run-page")
+
+    def get(self, key: Hashable, read: Callable[[], Any], patience: float = _PATIENCE) -> Any:
+        """What ``read`` returns, or has returned to an earlier call shortly before.
+
+        Raises:
+            TimeoutError: it takes longer than ``patience`` seconds; a later call has the answer.
+            Exception: what ``read`` raises.
+        """
+        with self._lock:
+            answer = self._answers.get(key)
+            if answer is None or answer.expires < time.monotonic():
+                answer = self._answers[key] = _Answer(self._threads.submit(read))
+        try:
+            return answer.future.result(patience)
+        finally:
+            if answer.future.done():
+                answer.expires = min(answer.expires, time.monotonic() + _FRESH)
+
+
+_answers = Answers()
 
 _may_read = Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE))
 _guarded = APIRouter(dependencies=[_may_read])
@@ -63,51 +133,44 @@ def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
         TaskInstance.state == TaskInstanceState.FAILED,
     )
     active = state in _ACTIVE
-    return _answer(
-        ("run", dag_id, run_id),
-        lambda: run_data(_store(dag_id), dag_id, run_id, time.time(), active=active),
-        state=state,
-        failed_tasks=sorted(set(session.scalars(failed))),
-        active=active,
-    )
+    try:
+        found = _answers.get(
+            (dag_id, run_id, active),
+            lambda: run_data(_store(dag_id), dag_id, run_id, time.time(), active=active),
+        )
+    except TimeoutError:
+        raise HTTPException(503, "the store has not answered yet: ask again") from None
+    except AerotrainError as error:
+        raise HTTPException(502, str(error)) from error
+    failed_tasks = sorted(set(session.scalars(failed)))
+    return JSONResponse({**found, "state": state, "failed_tasks": failed_tasks, "active": active})
 
 
 @_guarded.get("/files/{dag_id}/{key:path}")
 def file(dag_id: str, key: str) -> Response:
-    """A file of the pipeline's store, or the list of a folder if the key ends in a slash."""
+    """A file of the pipeline's store."""
     try:
         store = _store(dag_id)
-        if not key or key.endswith("/"):
-            return HTMLResponse(list_page(store, key), headers=HEADERS)
-        found = file_of(store, key)
+        if (size := store.stat(key).size) > _LARGEST:
+            raise HTTPException(
+                413,
+                f"{store.url}/{key} has {size >> 20} MiB, and at most {_LARGEST >> 20} MiB are "
+                "shown; download it with a client of the store",
+            )
+        return Response(store.get(key), media_type=_type(key), headers=_OF_FILES)
     except MissingError:
         raise HTTPException(404, f"{key} is not in the store of {dag_id}") from None
     except SpecError as error:
         raise HTTPException(400, str(error)) from error
     except AerotrainError as error:
         raise HTTPException(502, str(error)) from error
-    return Response(found.content, media_type=found.kind, headers=HEADERS)
 
 
-def _answer(key: tuple[str, ...], read: Any, **more: Any) -> JSONResponse:
-    """The answer to a request for data. Where the store is slow, it is the last one, with a note.
-
-    ``more`` is added to it.
-
-    Raises:
-        HTTPException: there is no last one.
-    """
-    try:
-        answer = _answers.get(key, read)
-    except TimeoutError:
-        raise HTTPException(503, "the store has not answered yet: ask again") from None
-    except AerotrainError as error:
-        raise HTTPException(502, str(error)) from error
-    notes = []
-    if answer.error:
-        age = time.time() - answer.at
-        notes = [f"the store failed, and what is shown is {age:.0f} s old: {answer.error}"]
-    return JSONResponse({**answer.value, **more, "notes": notes})
+def _type(key: str) -> str:
+    guessed, _ = guess_type(key)
+    if guessed in _SHOWN:
+        return f"{guessed}; charset=utf-8" if guessed.startswith("text/") else guessed
+    return "text/plain; charset=utf-8" if key.endswith(_TEXTS) else "application/octet-stream"
 
 
 def _store(dag_id: str) -> Store:

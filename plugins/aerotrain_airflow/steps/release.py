@@ -12,6 +12,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import XComArg
 
 from aerotrain.contract.errors import SpecError
@@ -20,11 +21,8 @@ from aerotrain.contract.steps import Format
 from aerotrain_airflow.kubernetes.pod import server_pod
 from aerotrain_airflow.kubernetes.template import merge
 from aerotrain_airflow.operators.job import JobOperator
-from aerotrain_airflow.operators.release import (
-    ModelApprovalOperator,
-    PromoteOperator,
-    RollbackOperator,
-)
+from aerotrain_airflow.operators.links import base_url
+from aerotrain_airflow.operators.release import PromoteOperator, RollbackOperator
 from aerotrain_airflow.params import REUSE, RunParam
 from aerotrain_airflow.steps.training import PodTemplate, one_job
 
@@ -86,19 +84,38 @@ def evaluate(
     return one_job(task_id, module, arguments, other, skip_key="skipped", **REUSE)
 
 
-def approve(metrics: XComArg, *, task_id: str = "approve", **other: Any) -> ModelApprovalOperator:
+#: What a person is asked, as a template of Markdown.
+_QUESTION = """\
+{{%- set run = run_id | urlencode | replace("/", "%2F") %}}
+[The task {task}]({ui}/dags/{{{{ dag.dag_id }}}}/runs/{{{{ run }}}}/tasks/{task}) has the card: the
+verdicts, slices and worst records.
+
+| metric | value |
+|---|---|
+{{%- for name, value in ti.xcom_pull(task_ids="{task}").items() %}}
+| {{{{ name }}}} | {{{{ "%.6g" | format(value) }}}} |
+{{%- endfor %}}
+"""
+
+
+def approve(metrics: XComArg, *, task_id: str = "approve", **other: Any) -> ApprovalOperator:
     """Wait until a person approves the model whose ``evaluate`` returned ``metrics``::
 
         approve(evaluate(model, data)) >> export(model, data)
 
     The question is among the required actions of Airflow's UI, with the metrics and a link to the
-    card. A rejected model skips later tasks. ``other`` are arguments of ``ApprovalOperator``, such
-    as ``fail_on_reject``, ``assigned_users``, ``response_timeout`` and ``notifiers``.
+    task that has the card. A rejected model skips later tasks. ``other`` are arguments of
+    ``ApprovalOperator``, such as ``fail_on_reject``, ``assigned_users``, ``response_timeout`` and
+    ``notifiers``.
     """
     evaluation, _ = next(iter(metrics.iter_references()))
-    return ModelApprovalOperator(
-        task_id=task_id, metrics=metrics, evaluation=evaluation.task_id, **other
-    )
+    question = {
+        "subject": "Export the model of {{ dag.dag_id }}, run {{ run_id }}?",
+        "body": _QUESTION.format(task=evaluation.task_id, ui=base_url()),
+    }
+    approval = ApprovalOperator(task_id=task_id, **{**question, **other})
+    metrics >> approval
+    return approval
 
 
 def export(

@@ -26,35 +26,17 @@ from aerotrain_airflow.params import (
 PodTemplate = Mapping[str, Any]
 
 
-def chief(environment: Mapping[str, str] | None, pod: PodTemplate | None) -> dict[str, Any]:
-    """The only replica of a step other than training."""
+def replica(
+    role: str, environment: Mapping[str, str] | None, pod: PodTemplate | None, count: Any = 1
+) -> dict[str, Any]:
+    """The replicas of one role, whose resources are those of the run's params."""
     return {
-        "role": "chief",
-        "resources": RunResources("resources", "chief"),
+        "role": role,
+        "count": count,
+        "resources": RunResources("resources", role),
         "environment": dict(environment or {}),
         "pod": dict(pod or {}),
     }
-
-
-def replicas_of_training(
-    environment: Mapping[str, str], pods: Mapping[str, PodTemplate]
-) -> list[dict[str, Any]]:
-    """The replicas of a training."""
-    counts: dict[Role, Any] = {
-        Role.CHIEF: 1,
-        **{role: RunParam(name) for role, name in COUNTED_BY.items()},
-        **{role: RunSwitch(name) for role, name in SWITCHED_BY.items()},
-    }
-    return [
-        {
-            "role": role.value,
-            "count": count,
-            "resources": RunResources("resources", role.value),
-            "environment": dict(environment),
-            "pod": dict(pods.get(role.value, {})),
-        }
-        for role, count in counts.items()
-    ]
 
 
 #: The names of the arguments of Airflow's operators, and of those of ``JobOperator`` that say how.
@@ -70,7 +52,6 @@ def by_partitions(
     package: str,
     arguments: Mapping[str, Any],
     *,
-    doc: str,
     pool: str | None,
     operator: Mapping[str, Any],
     replicas: Sequence[Mapping[str, Any]] = (),
@@ -82,7 +63,6 @@ def by_partitions(
     """
     described = {"replicas": list(replicas)} if replicas else {}
     common = {**WHERE, **{name: each for name, each in operator.items() if name != "outlets"}}
-    bounded = {} if pool is None else {"pool": pool}
     plan = JobOperator(
         task_id="plan",
         job={"module": f"{package}.plan", **described, "arguments": dict(arguments)},
@@ -92,9 +72,10 @@ def by_partitions(
     partitions = JobOperator.partial(
         task_id="partition",
         job={"module": f"{package}.partition", **described},
-        doc_md=doc,
+        doc_md="Writes one partition. **Skipped** if this very input was processed before: then "
+        "there is nothing to write, and `finalize` returns what was written then.",
         **common,
-        **bounded,
+        **({} if pool is None else {"pool": pool}),
     ).expand(arguments=plan.output)
     finalize = JobOperator(
         task_id="finalize",
@@ -137,24 +118,13 @@ def one_job(
 ) -> XComArg:
     """The output of a task that runs one replica, with ``other`` arguments of a step."""
     other = dict(other)
-    replica = chief(other.pop("environment", None), other.pop("pod", None))
+    chief = replica("chief", other.pop("environment", None), other.pop("pod", None))
     own, more = separated(module, other)
     return JobOperator(
         task_id=task_id,
         **{**WHERE, **operator, **more},
-        job={"module": module, "replicas": [replica], "arguments": {**arguments, **own}},
+        job={"module": module, "replicas": [chief], "arguments": {**arguments, **own}},
     ).output
-
-
-_PARTITION_DOC = (
-    "Writes the records of the source as TFRecord shards. **Skipped** if this very input was "
-    "prepared before: then there is nothing to write, and `finalize` returns that data set."
-)
-
-_PREDICTION_DOC = (
-    "Writes the predictions of the source as Parquet. **Skipped** if this model has predicted this "
-    "very input before: then `finalize` returns those predictions."
-)
 
 
 def prepare(
@@ -193,7 +163,6 @@ def prepare(
         plan, dataset = by_partitions(
             "aerotrain.data.prepare",
             plan_arguments,
-            doc=_PARTITION_DOC,
             pool=pool,
             operator=operator,
         )
@@ -237,10 +206,9 @@ def predict(
         _, predictions = by_partitions(
             "aerotrain.prediction",
             arguments,
-            doc=_PREDICTION_DOC,
             pool=pool,
             operator=operator,
-            replicas=[chief(environment, pod)],
+            replicas=[replica("chief", environment, pod)],
         )
     return predictions
 
@@ -312,14 +280,15 @@ class Mapped:
             The URLs of the trained models.
         """
         several: Any = (
-            hparams.map(_of_one)
+            hparams.map(_arguments)
             if isinstance(hparams, XComArg)
-            else [_of_one(each) for each in hparams]
+            else [_arguments(each) for each in hparams]
         )
         return JobOperator.partial(**self.fields).expand(arguments=several).output
 
 
-def _of_one(hparams: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(hparams: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of one of several trainings."""
     return {"hparams": hparams}
 
 
@@ -333,6 +302,11 @@ def _fields(
 ) -> dict[str, Any]:
     """The arguments of the operator but its task id."""
     options = {name: other.pop(name) for name in SET_BY_DAG if name in other}
+    counts: dict[Role, Any] = {
+        Role.CHIEF: 1,
+        **{role: RunParam(name) for role, name in COUNTED_BY.items()},
+        **{role: RunSwitch(name) for role, name in SWITCHED_BY.items()},
+    }
     return {
         **WHERE,
         **REUSE,
@@ -343,7 +317,10 @@ def _fields(
             "deadlines": {"progress_timeout": RunParam("progress_timeout")},
             "restarts": RunParam("restarts"),
             "min_workers": RunParam("min_workers"),
-            "replicas": replicas_of_training(environment or {}, pods or {}),
+            "replicas": [
+                replica(role.value, environment, (pods or {}).get(role.value), count)
+                for role, count in counts.items()
+            ],
             "arguments": {
                 "model": module,
                 "data": data,

@@ -10,7 +10,6 @@ import { title } from "./words.js";
 const { uPlot } = window;
 
 const MARK_PIXELS = 4;
-const KEY_PIXELS = 8;
 const NULLS_ARE_GAPS = 2; // uPlot's NULL_EXPAND: a gap up to both neighbours of the same line
 
 /** `page` is the Curves that the chart belongs to: it has the axis, the range of x that is shown, the
@@ -19,25 +18,23 @@ export class Chart {
   constructor(page) {
     this.page = page;
     this.caption = make("figcaption");
-    const plot = { class: "plot", tabindex: 0, role: "group", "aria-describedby": "curves-hint" };
+    const plot = { class: "plot", role: "img", "aria-describedby": "curves-hint" };
     this.plot = make("div", plot);
     const list = make("ul", { class: "legend values" });
     this.legend = new Legend(list, (label, show) => this.toggle(label, show));
     this.element = make("figure", { class: "chart" });
     this.element.append(this.caption, this.plot, this.legend.element);
-    this.plot.addEventListener("keydown", (event) => this.press(event));
     new ResizeObserver(() => this.resize()).observe(this.plot);
   }
 
   /** Show the lines of a chart, {name, lines}; only new values if the lines are the same ones. */
   show({ name, lines }) {
-    const { axis, logarithmic } = this.page;
+    const { axis } = this.page;
     if (name !== this.name) this.legend.hidden.clear();
     this.name = name;
     this.lines = lines;
-    this.logarithmic = logarithmic && name === "loss";
     const labels = lines.map(({ label, bound }) => [label, bound]);
-    const shape = JSON.stringify([name, axis, this.logarithmic, labels]);
+    const shape = JSON.stringify([name, axis, labels]);
     if (shape === this.shape) {
       this.chart.setData(this.table(), false);
       this.rescale();
@@ -68,9 +65,7 @@ export class Chart {
 
   /** The values of all lines over the x of all lines. */
   table() {
-    const positive = (value) => (value > 0 ? value : null);
-    const shown = (values) => (this.logarithmic ? values.map(positive) : values);
-    const tables = this.lines.map(({ x, values }) => [x, shown(values)]);
+    const tables = this.lines.map(({ x, values }) => [x, values]);
     const gaps = tables.map(() => [NULLS_ARE_GAPS, NULLS_ARE_GAPS]);
     return uPlot.join(tables, gaps);
   }
@@ -116,30 +111,6 @@ export class Chart {
     if (width < 5) return;
     chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
     this.page.zoom({ min: chart.posToVal(left, "x"), max: chart.posToVal(left + width, "x") });
-  }
-
-  press(event) {
-    const { width, height } = this.chart.over.getBoundingClientRect();
-    const cursor = this.chart.cursor.left;
-    const left = cursor >= 0 ? cursor : width / 2;
-    const move = (to) => {
-      const inside = Math.min(width, Math.max(0, to));
-      this.chart.setCursor({ left: inside, top: height / 2 }, true, true);
-    };
-    const zoom = (factor) => this.page.zoomAround(this.chart.posToVal(left, "x"), factor);
-    const action = {
-      ArrowLeft: () => move(left - KEY_PIXELS),
-      ArrowRight: () => move(left + KEY_PIXELS),
-      Home: () => move(0),
-      End: () => move(width),
-      "+": () => zoom(0.5),
-      "=": () => zoom(0.5),
-      "-": () => zoom(2),
-      Escape: () => this.page.zoom(null),
-    }[event.key];
-    if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    action();
   }
 
   resize() {

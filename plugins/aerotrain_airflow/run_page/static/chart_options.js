@@ -18,8 +18,8 @@ const SHARES = ["input_wait", "communication"];
 /** The text of a value of a chart. */
 export const textOf = (name) => (SHARES.includes(name) ? percent : number);
 
-/** The options of a chart, {name, lines, logarithmic, plot}, of a page: see Chart. */
-export function optionsOf({ name, lines, logarithmic, plot }, page) {
+/** The options of a chart, {name, lines, plot}, of a page: see Chart. */
+export function optionsOf({ name, lines, plot }, page) {
   const { colours } = page;
   return {
     width: plot.clientWidth,
@@ -28,7 +28,7 @@ export function optionsOf({ name, lines, logarithmic, plot }, page) {
     padding: [8, HALF_LABEL, 0, 0],
     scales: {
       x: { time: false, range: () => [page.range.min, page.range.max] },
-      y: scaleOf(name, logarithmic),
+      y: scaleOf(name),
     },
     axes: [axisOfX(page), axisOfY(name, colours)],
     series: [{}, ...lines.map((line) => seriesOf(line, page))],
@@ -37,15 +37,11 @@ export function optionsOf({ name, lines, logarithmic, plot }, page) {
   };
 }
 
-function scaleOf(name, logarithmic) {
+function scaleOf(name) {
   if (SHARES.includes(name)) return { range: [0, 1] };
   const zero = name === "examples_per_second" ? { soft: 0, mode: 1 } : { mode: 0 };
   const ends = { min: { pad: 0.1, ...zero }, max: { pad: 0.1, mode: 0 } };
-  const around = logarithmic
-    ? (min, max) => uPlot.rangeLog(min, max, 10, false)
-    : (min, max) => uPlot.rangeNum(min, max, ends);
-  const range = (_, min, max) => (min === null ? [0.1, 1] : around(min, max));
-  return { distr: logarithmic ? 3 : 1, range };
+  return { range: (_, min, max) => (min === null ? [0, 1] : uPlot.rangeNum(min, max, ends)) };
 }
 
 function axisOfX({ axis, colours }) {

@@ -4,8 +4,8 @@ import { Chart } from "./chart.js";
 import { byId, make, setText } from "./elements.js";
 import { Legend } from "./legend.js";
 import { itemsOfMarks, readMarkColours } from "./marks.js";
-import { chartsOf, extent, startOf, stepOf } from "./series.js";
-import { colour } from "./theme.js";
+import { chartsOf, extent, startOf } from "./series.js";
+import { colour } from "./frame.js";
 import { count, duration } from "./words.js";
 
 const COLOURS = ["text", "quiet", "line", "train", "validation", "band", "band-validation"];
@@ -17,7 +17,6 @@ export class Curves {
     this.zoomed = zoomed;
     this.marksChosen = marksChosen;
     this.axis = "step";
-    this.logarithmic = false;
     this.zoomRange = null;
     this.range = { min: 0, max: 1 };
     this.charts = [];
@@ -35,7 +34,6 @@ export class Curves {
       const input = make("input", { type: "radio", name: "axis", value: axis, checked, onchange });
       return make("label", {}, input, axis === "step" ? "steps" : "time");
     });
-    this.logBox = make("input", { type: "checkbox", onchange: () => this.chooseScale() });
     this.all = make("button", {
       type: "button",
       text: "Show everything",
@@ -45,7 +43,6 @@ export class Curves {
     this.position = make("output", { class: "position" });
     byId("curves-controls").append(
       make("fieldset", {}, make("legend", { text: "Over" }), ...labels),
-      make("label", {}, this.logBox, "Loss on a log scale"),
       this.all,
       this.position,
     );
@@ -76,9 +73,8 @@ export class Curves {
   }
 
   placesOfMarks() {
-    const { curves, marks } = this.training;
-    const place = (mark) => (this.axis === "step" ? stepOf(mark, curves) : mark.at - this.start);
-    return this.visible(marks).map((mark) => [mark, place(mark)]);
+    const place = ({ step, at }) => (this.axis === "step" ? step : at - this.start);
+    return this.visible(this.training.marks).map((mark) => [mark, place(mark)]);
   }
 
   /** The marks of the kinds that are not hidden. */
@@ -99,11 +95,6 @@ export class Curves {
     this.zoom(null);
   }
 
-  chooseScale() {
-    this.logarithmic = this.logBox.checked;
-    this.draw();
-  }
-
   /** Show a range of x in all charts; null is everything. */
   zoom(range) {
     this.zoomRange = range;
@@ -112,13 +103,6 @@ export class Curves {
     for (const chart of this.charts) chart.rescale();
     const inTime = this.axis === "time" && range !== null;
     this.zoomed(inTime ? { from: this.start + range.min, to: this.start + range.max } : null);
-  }
-
-  /** Zoom by a factor around a value of x, within what there is. */
-  zoomAround(x, factor) {
-    const min = Math.max(this.extent.min, x - (x - this.range.min) * factor);
-    const max = Math.min(this.extent.max, x + (this.range.max - x) * factor);
-    this.zoom(min <= this.extent.min && max >= this.extent.max ? null : { min, max });
   }
 
   /** The x under the cursor; null if it is outside. */

@@ -23,11 +23,8 @@ export const fetchRun = () => get(`data/${dag}/${run}`);
 export const isActive = ({ active, trainings }) =>
   active || trainings.some(({ running }) => running);
 
-/** The address of a file of the run; null if it is of another site. */
-export function addressOfFile(href) {
-  const address = URL.parse(href, ROOT);
-  return address?.origin === location.origin ? address.href : null;
-}
+/** The address of a file of the run. */
+export const addressOfFile = (href) => new URL(href, ROOT).href;
 
 export const names = { dag: decodeURIComponent(dag), run: decodeURIComponent(run) };
 

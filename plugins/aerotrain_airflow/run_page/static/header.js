@@ -20,12 +20,10 @@ export class Header {
     this.shownAt = null;
   }
 
-  show({ state, failed_tasks: failed, trainings, files, notes, now }, chosen) {
+  show({ state, failed_tasks: failed, trainings, files, now }, chosen) {
     const known = trainings.some(({ failure }) => failure);
     const failure = state === "failed" ? `. ${sentenceOfFailure(failed, known)}` : "";
     this.setStatus(`As of ${clock(now)}${failure}`, state === "failed");
-    byId("notes").hidden = notes.length === 0;
-    each(byId("notes"), notes, () => make("li"), setText);
     each(byId("trainings"), trainings, () => this.training(), (label, training) => {
       const [radio, name, state, failure] = label.children;
       radio.value = training.task;
@@ -68,16 +66,13 @@ function sentenceOfFailure(tasks, known) {
   return `The run has failed${where}${more}${known ? "" : ": the log of the task says why"}`;
 }
 
-/** A link to a file, or a command that the user runs. */
-function showFile(element, { title, task, href, command }) {
-  const key = JSON.stringify([title, task, href, command]);
+/** A link to a file, or a command or an address that the user copies. */
+function showFile(element, { title, href, text }) {
+  const key = JSON.stringify([title, href, text]);
   if (element.dataset.key === key) return;
   element.dataset.key = key;
-  const name = task ? `${title} (${task})` : title;
-  const code = () => make("code", { class: "address", text: command });
-  if (command) return element.replaceChildren(`${name}: run `, code());
-  const address = addressOfFile(href);
-  return element.replaceChildren(address ? make("a", { href: address, text: name }) : name);
+  if (text) element.replaceChildren(`${title}: `, make("code", { class: "address", text }));
+  else element.replaceChildren(make("a", { href: addressOfFile(href), text: title }));
 }
 
 /** The state of a training in words. */

@@ -1,6 +1,6 @@
 // What happened at one moment of a training: how it is drawn and described.
 
-import { colour } from "./theme.js";
+import { colour } from "./frame.js";
 import { clock, count, duration } from "./words.js";
 
 /** The dashes of the vertical line of each kind. Checkpoints are short, as there may be hundreds. */

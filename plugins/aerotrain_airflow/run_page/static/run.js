@@ -3,13 +3,12 @@
 import { Curves } from "./curves.js";
 import { follow, isActive } from "./data.js";
 import { byId, changes, setText } from "./elements.js";
+import { followTheme, openLinksInTabs } from "./frame.js";
 import { GoodputOfRun } from "./goodput.js";
 import { Header } from "./header.js";
-import { openLinksInTabs } from "./links.js";
 import { Replicas } from "./replicas.js";
 import { startOf } from "./series.js";
 import { StepTimes } from "./step_times.js";
-import { followTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 
 const curves = new Curves(
@@ -23,8 +22,6 @@ const stepTimes = new StepTimes();
 const header = new Header(choose);
 
 const curvesChanged = changes();
-const timelineChanged = changes();
-const goodputChanged = changes();
 
 let data = null;
 let task = new URLSearchParams(location.search).get("task");
@@ -38,9 +35,8 @@ function show(received) {
   const { curves: during, epochs, evaluations } = training;
   if (curvesChanged([training.task, during, epochs, evaluations, training.marks]))
     curves.show(training);
-  if (training.running || timelineChanged([training.task, training.lanes, training.marks]))
-    timeline.show(training, data.now);
-  if (goodputChanged([training.task, training.goodput])) goodput.show(training.goodput);
+  timeline.show(training, data.now);
+  goodput.show(training.goodput);
   replicas.show(training.replicas, data.now);
   stepTimes.show(training.step_times, training.slowest);
 }

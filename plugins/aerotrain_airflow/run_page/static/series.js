@@ -54,13 +54,6 @@ const columnsOf = ({ x, values, extremes }) =>
 
 const drawable = (value) => (value === undefined || Math.abs(value) > LARGEST ? null : value);
 
-/** The step of a mark: its own, or that of the last point before it. */
-export function stepOf(mark, curves) {
-  if (mark.step !== null) return mark.step;
-  const before = curves.at.findLastIndex((at) => at <= mark.at);
-  return before < 0 ? 0 : curves.step[before];
-}
-
 /** The last step that counts. */
 export const lastStep = (training) => training.curves.step.at(-1) ?? 0;
 

@@ -20,16 +20,11 @@ export class Timeline {
     this.lanes = make("div", { class: "lanes" });
     this.marks = make("div", { class: "marks" });
     this.ticks = make("div", { class: "ticks", "aria-hidden": true });
-    const area = make("div", {
-      class: "timeline",
-      role: "group",
-      "aria-label": "Lanes; arrow keys move between spans",
-    });
+    const area = make("div", { class: "timeline", role: "group", "aria-label": "Lanes" });
     area.append(this.lanes, this.marks, this.ticks);
     byId("lanes").append(area);
     this.parts = new WeakMap(); // element: the lines of its tooltip
     describe(area, (element) => this.parts.get(element) ?? null);
-    area.addEventListener("keydown", (event) => this.move(event));
     new ResizeObserver(() => this.draw()).observe(area);
     each(byId("states-legend"), STATES, () => make("li"), (item, state) => {
       item.replaceChildren(make("i", { class: `swatch ${state}` }), state);
@@ -74,7 +69,6 @@ export class Timeline {
         element.setAttribute("aria-label", lines.join(", "));
       });
     });
-    this.keepOneTabStop();
     const visible = this.visibleMarks(marks).filter(({ at }) => at >= from && at <= to);
     each(this.marks, visible, () => make("i"), (element, mark) => {
       element.className = `mark ${mark.kind}`;
@@ -114,30 +108,6 @@ export class Timeline {
     return [`${replica}: ${state} for ${length}`, when, ...(text ? [text] : [])];
   }
 
-  /** Only one span is reached by Tab; arrow keys reach the others. */
-  keepOneTabStop() {
-    const spans = [...this.lanes.querySelectorAll(".span:not([hidden])")];
-    if (spans.some(({ tabIndex }) => tabIndex === 0) || !spans.length) return;
-    spans[0].tabIndex = 0;
-  }
-
-  move(event) {
-    const lane = event.target.closest(".lane");
-    const next =
-      lane &&
-      {
-        ArrowLeft: () => sibling(event.target, "previousElementSibling"),
-        ArrowRight: () => sibling(event.target, "nextElementSibling"),
-        ArrowUp: () => under(event.target, lane.previousElementSibling),
-        ArrowDown: () => under(event.target, lane.nextElementSibling),
-      }[event.key]?.();
-    if (!next) return;
-    event.preventDefault();
-    event.target.tabIndex = -1;
-    next.tabIndex = 0;
-    next.focus();
-  }
-
   showEvents() {
     const { marks } = this.training;
     byId("events").hidden = marks.length === 0;
@@ -157,19 +127,4 @@ export class Timeline {
 const newLane = () =>
   make("div", { class: "lane" }, make("bdi", { class: "name" }), make("div", { class: "track" }));
 
-const newSpan = () => make("div", { class: "span", tabindex: -1, role: "img" });
-
-function sibling(element, direction) {
-  let next = element[direction];
-  while (next?.hidden) next = next[direction];
-  return next;
-}
-
-/** The span of another lane that begins last before the middle of this one. */
-function under(element, lane) {
-  if (!lane) return null;
-  const { left, right } = element.getBoundingClientRect();
-  const spans = [...lane.querySelectorAll(".span:not([hidden])")];
-  const before = spans.filter((span) => span.getBoundingClientRect().left <= (left + right) / 2);
-  return before.at(-1) ?? spans[0];
-}
+const newSpan = () => make("div", { class: "span", role: "img" });

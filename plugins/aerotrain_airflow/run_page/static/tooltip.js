@@ -1,4 +1,4 @@
-// One tooltip for the whole page, next to what the pointer or the focus is on.
+// One tooltip for the whole page, next to what the pointer is on.
 
 import { each, make } from "./elements.js";
 
@@ -21,23 +21,14 @@ export function hideTooltip() {
   box.hidden = true;
 }
 
-/** Show the lines of the part under the pointer or the focus; `linesOf` gives null for other elements. */
+/** Show the lines of the part under the pointer; `linesOf` gives null for other elements. */
 export function describe(container, linesOf) {
-  const show = (event, left, top) => {
-    const lines = linesOf(event.target);
-    if (lines) showTooltip(lines, left, top);
+  container.addEventListener("pointermove", ({ target, clientX, clientY }) => {
+    const lines = linesOf(target);
+    if (lines) showTooltip(lines, clientX, clientY);
     else hideTooltip();
-  };
-  container.addEventListener("pointermove", (event) => show(event, event.clientX, event.clientY));
+  });
   container.addEventListener("pointerleave", hideTooltip);
-  container.addEventListener("focusout", hideTooltip);
-  container.addEventListener("focusin", (event) => {
-    const place = event.target.getBoundingClientRect();
-    show(event, Math.max(0, place.left), place.bottom - 12);
-  });
-  container.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") hideTooltip();
-  });
 }
 
 addEventListener("scroll", hideTooltip, { passive: true });

@@ -1,10 +1,9 @@
-// The colour scheme, as Airflow's UI shows it. Airflow 3.3 uses next-themes: a class of the root element
-// is "light" or "dark", and localStorage has the user's choice: "light", "dark" or "system".
+// What the page has to do with Airflow's page around its frame: the colour scheme, and links in tabs.
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 const SCHEMES = ["light", "dark"];
 
-/** Apply the scheme, follow it, and call `redraw` after each change. */
+/** Apply the colour scheme of Airflow's UI, follow it, and call `redraw` after each change. */
 export function followTheme(redraw) {
   const root = document.documentElement;
   const apply = () => {
@@ -21,6 +20,8 @@ export function followTheme(redraw) {
   apply();
 }
 
+/** Airflow 3.3 uses next-themes: a class of the root element is "light" or "dark", and localStorage has
+    the user's choice: "light", "dark" or "system". */
 function currentScheme() {
   const outer = rootAround();
   const chosen = [...(outer?.classList ?? []), localStorage.getItem("theme")];
@@ -45,4 +46,17 @@ export function colour(name) {
   const { color } = getComputedStyle(probe);
   probe.remove();
   return color;
+}
+
+/** The frame may open no tab, but the page of Airflow around it, which is of the same origin, may. */
+export function openLinksInTabs() {
+  if (window.parent === window) return; // then <base> of the page does it
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href]");
+    if (!link) return;
+    event.preventDefault();
+    const outside = window.parent.document.createElement("a");
+    Object.assign(outside, { href: link.href, target: "_blank", rel: "noopener" });
+    outside.click();
+  });
 }

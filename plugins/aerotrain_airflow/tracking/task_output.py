@@ -1,7 +1,7 @@
 """What a task has written, found again from its rendered fields, its XComs and the store.
 
-It is read after the task, for lineage and for experiment tracking. What ``execute`` has set on the
-operator is not used: after a deferral it is lost (https://github.com/apache/airflow/issues/40521).
+What ``execute`` has set on the operator is not used: after a deferral it is lost
+(https://github.com/apache/airflow/issues/40521).
 """
 
 import json
@@ -12,8 +12,7 @@ from typing import Any
 
 from aerotrain.contract.job import prefix_of
 from aerotrain.contract.layout import MODEL
-from aerotrain.data.dataset import Dataset
-from aerotrain.store import MANIFEST, MissingError, Store
+from aerotrain.store import MissingError
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.operators.description import place_of
 from aerotrain_airflow.settings import Settings
@@ -47,25 +46,13 @@ class TaskOutput:
         index = -1 if self.ti.map_index is None else self.ti.map_index
         return self.ti.xcom_pull(task_ids=self.ti.task_id, key=key, map_indexes=index)
 
-    def store(self, url: str) -> Store:
-        """The store at ``url``."""
-        return store_of(url, self.settings)
-
     def document(self, url: str) -> dict[str, Any]:
         """The JSON object at ``url``; empty if there is none."""
         folder, _, key = url.rpartition("/")
         with suppress(MissingError):
-            found: dict[str, Any] = json.loads(self.store(folder).get(key))
+            found: dict[str, Any] = json.loads(store_of(folder, self.settings).get(key))
             return found
         return {}
-
-    def model(self, url: str) -> dict[str, Any]:
-        """The manifest of a trained model, by the URL of it or of its folder; empty without one."""
-        return self.document(f"{folder_of_model(url)}/{MODEL}")
-
-    def dataset(self, url: str) -> Dataset:
-        """The data set in the folder ``url``. Raises ``MissingError`` if there is none."""
-        return Dataset.from_json(self.store(url).get(MANIFEST))
 
 
 def folder_of_model(url: str) -> str:
