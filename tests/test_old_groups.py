@@ -5,42 +5,16 @@ What the next one decides may depend on the replica group alone.
 """
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from aerotrain.contract.status import State
-from aerotrain.store import open_store
 from aerotrain_airflow.kubernetes.states import created_at
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
-from support.kubernetes_worlds import World
 
 HOUR = 3600.0
 SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}]
-
-
-def test_a_training_continues_when_a_new_follower_begins_after_its_start_deadline(
-    world: World,
-) -> None:
-    """Follow it for longer than its start deadline, then replace the follower."""
-    start = 10.0 if world.double else 60.0  # processes of a busy machine start in seconds
-    job = world.job(
-        arguments={"chief": "await_return", "awaited": {"test": 1}}, deadlines={"start": start}
-    )
-    launcher = world.launcher()
-    handle = launcher.start(launcher.plan(job, "try-1"))
-    uids = {name: pod.metadata.uid for name, pod in world.pods().items()}
-    assert launcher.watch(handle, lambda line: None, until=None, at_most=start + 2) is None
-    second = world.launcher("try-2")
-    assert second.start(second.plan(job, "try-2")) == handle
-    with ThreadPoolExecutor(1) as thread:
-        lines: list[str] = []
-        end = thread.submit(second.watch, handle, lambda line: lines.append(str(line)), until=None)
-        open_store(f"{job.prefix}/lives").put("test/1", b"here")
-        assert end.result(120).state is State.SUCCEEDED, lines
-    assert {name: pod.metadata.uid for name, pod in world.pods().items()} == uids
-    second.stop(handle)
 
 
 @pytest.mark.process
@@ -54,17 +28,11 @@ class TestAnHourOld:
         return made
 
     def test_a_new_follower_does_not_replace_its_pods(self, old: ImaginedGroup) -> None:
+        old.double.fail(503, verb="list", resource="pods", times=3)
         before = old.uids()
         old.followed().become(statuses.exited(0))
         assert old.end().state is State.SUCCEEDED
         assert old.uids() == before
-
-    def test_the_controller_decides_nothing_before_all_pods_were_seen(
-        self, old: ImaginedGroup
-    ) -> None:
-        old.double.fail(503, verb="list", resource="pods", times=3)
-        old.followed().become(statuses.exited(0))
-        assert old.end().state is State.SUCCEEDED
 
     def test_a_restarted_replica_has_the_whole_start_deadline(self, old: ImaginedGroup) -> None:
         old.double.imagine("job-worker-1", statuses.unschedulable(), old.namespace)

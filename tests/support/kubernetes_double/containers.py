@@ -2,18 +2,14 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from support.kubernetes_double.logs import Log
-
-#: Environment variable that marks every process of a container, however it was started.
-MARK = "KUBERNETES_DOUBLE_CONTAINER"
 
 #: Timeout in seconds for the rest of a process's output after its end.
 _LAST_WORDS = 2.0
@@ -34,12 +30,11 @@ class Container:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._log = log
-        self._mark = str(folder)
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self._process = subprocess.Popen(
             command,
             cwd=folder,
-            env={**environment, MARK: self._mark},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -57,9 +52,8 @@ class Container:
 
     def kill(self) -> None:
         """Kill all processes at once."""
-        for process in self._everything():
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def _read(self) -> None:
         assert self._process.stdout
@@ -80,16 +74,3 @@ class Container:
     def _tell(self, call: object, *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: the double was stopped meanwhile
             self._loop.call_soon_threadsafe(call, *arguments)  # type: ignore[arg-type]
-
-    def _everything(self) -> list[psutil.Process]:
-        """The session of the container, and the processes that left it but carry the mark."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.pid != os.getpid() and (
-                    os.getsid(process.pid) == self.pid or process.environ().get(MARK) == self._mark
-                ):
-                    found.append(process)
-            except (psutil.Error, ProcessLookupError, PermissionError):
-                continue
-        return found

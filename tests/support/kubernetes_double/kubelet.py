@@ -56,9 +56,6 @@ class Kubelet:
         elif grace and (stored.namespace, stored.name) not in self.held:
             asyncio.get_running_loop().call_later(REMOVAL, self._end_imagined, stored)
 
-    def pids(self, stored: Stored) -> dict[str, int]:
-        return self._running[stored.uid].pids
-
     def tell(self, stored: Stored, reason: str, message: str) -> None:
         """Write an event about the pod."""
         self._objects.put(

@@ -95,8 +95,6 @@ async def _lines(log: Log, query: Mapping[str, str]) -> AsyncIterator[bytes]:
     if "sinceTime" in query:
         since = int(datetime.fromisoformat(query["sinceTime"]).timestamp()) * 10**9
     at = log.first
-    if "tailLines" in query:
-        at = max(at, len(log.lines) - int(query["tailLines"]))
     cuts = log.cuts
     if log.trouble:
         yield log.trouble

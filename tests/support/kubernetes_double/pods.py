@@ -11,18 +11,12 @@ from support.kubernetes_double.containers import Container
 from support.kubernetes_double.logs import Logs
 from support.kubernetes_double.objects import Manifest, Objects, Stored
 from support.kubernetes_double.statuses import Edit
-from support.kubernetes_double.surroundings import Addresses, ConfigError, Surroundings
+from support.kubernetes_double.surroundings import Addresses, Surroundings
 
 #: Seconds, those of a real Kubernetes 1.36 divided by about five: until the scheduler has found a
 #: node; until the kubelet has made the containers; from a container's end to its status; from there
 #: to the pod's phase; from the end of a deleted pod's containers to that of the object.
 _SCHEDULE, _CREATE, _NOTICE, _PHASE, REMOVAL = 0.01, 0.03, 0.05, 0.2, 0.05
-
-#: The cores of the only node. Pods are not added up.
-_CORES = 64
-
-#: How much of its log replaces the termination message of a container that wrote none.
-_LAST_LINES, _LAST_BYTES = 80, 2048
 
 
 class ProcessPod:
@@ -39,11 +33,6 @@ class ProcessPod:
         self._containers: dict[str, Container] = {}
         self._told_to_end: asyncio.Event = asyncio.Event()
         self._life = asyncio.get_running_loop().create_task(self._live())
-
-    @property
-    def pids(self) -> dict[str, int]:
-        """The process id of each container that was started."""
-        return {name: container.pid for name, container in self._containers.items()}
 
     def end(self, grace: float) -> None:
         """Send SIGTERM, and SIGKILL after ``grace`` seconds; a second call may shorten it."""
@@ -79,28 +68,11 @@ class ProcessPod:
     async def _begin(self) -> bool:
         """Schedule the pod and set up its volumes and variables; False if it was deleted before."""
         await asyncio.sleep(_SCHEDULE)
-        if _cores(self._pod) > _CORES:
-            self._become(statuses.unschedulable("0/1 nodes are available: 1 Insufficient cpu."))
-            await self._told_to_end.wait()
-            return False
         self._become(statuses.scheduled())
         self._become(statuses.waiting("ContainerCreating"))
         await asyncio.sleep(_CREATE)
-        if trouble := _what_cannot_be_pulled(self._pod):
-            self._become(statuses.waiting("ErrImagePull", trouble))
-            await self._told_to_end.wait()
-            return False
-        while not self._told_to_end.is_set():
-            try:
-                self._around.prepare()
-                for container in self._pod["spec"]["containers"]:
-                    self._around.variables(container)
-                return True
-            except ConfigError as error:
-                # A real kubelet attempts it again every few seconds.
-                self._become(statuses.waiting("CreateContainerConfigError", str(error)))
-                await self._told_or(_PHASE)
-        return False
+        self._around.prepare()
+        return not self._told_to_end.is_set()
 
     async def _work(self) -> None:
         for container in self._pod["spec"]["containers"]:
@@ -117,7 +89,7 @@ class ProcessPod:
         """Follow one container from its start to its termination message in the pod's status."""
         code = await self._containers[container["name"]].ended
         await asyncio.sleep(_NOTICE)
-        message = self._last_words(container, code)
+        message = self._last_words(container)
         end = statuses.terminated(code, "", message, container["name"])
         # For a pod that was deleted, a real kubelet reports both at once.
         is_told = self._told_to_end.is_set()
@@ -139,30 +111,8 @@ class ProcessPod:
     def _become(self, edit: Edit) -> None:
         self._objects.change(self._stored, edit)
 
-    def _last_words(self, container: Manifest, code: int) -> str:
+    def _last_words(self, container: Manifest) -> str:
         path = self._around.termination_log(container)
         if path.exists():
             return path.read_text(errors="replace")[:4096]
-        if code and container["terminationMessagePolicy"] == "FallbackToLogsOnError":
-            lines = self._logs.of(self._stored.uid, container["name"]).lines[-_LAST_LINES:]
-            return b"".join(line for _, line in lines)[-_LAST_BYTES:].decode(errors="replace")
         return ""
-
-
-def _cores(pod: Manifest) -> float:
-    """The cores that the pod's containers request."""
-    requests = [each.get("resources", {}).get("requests", {}) for each in pod["spec"]["containers"]]
-    texts = [each.get("cpu", "0") for each in requests]
-    return sum(float(text.rstrip("m")) / (1000 if text.endswith("m") else 1) for text in texts)
-
-
-def _what_cannot_be_pulled(pod: Manifest) -> str:
-    """The runtime's message about an image of a registry that cannot exist (RFC 2606)."""
-    for container in pod["spec"]["containers"]:
-        registry = container["image"].partition("/")[0].partition(":")[0]
-        if registry.endswith(".invalid"):
-            return (
-                f'failed to pull and unpack image "{container["image"]}": failed to resolve image: '
-                f"failed to do request: dial tcp: lookup {registry} on 10.0.0.53:53: no such host"
-            )
-    return ""

@@ -13,12 +13,7 @@ from typing import Any
 from aerotrain.supervisor.ports import reserved_ports
 from support.kubernetes_double.objects import CONFIGMAPS, SECRETS, Kind, Manifest, Objects, field_of
 
-_REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 _SOURCES = Path(__file__).parents[3] / "tasks"
-
-
-class ConfigError(Exception):
-    """The message of CreateContainerConfigError."""
 
 
 class Addresses:
@@ -65,8 +60,7 @@ class Surroundings:
     def command(self, container: Manifest) -> list[str]:
         """The argument vector; ``python`` is replaced by this interpreter."""
         given = [*(container.get("command") or ()), *(container.get("args") or ())]
-        variables = self.variables(container)
-        command = [_expand(self._local_paths(each, container), variables) for each in given]
+        command = [self._local_paths(each, container) for each in given]
         return [sys.executable, *command[1:]] if command[0] == "python" else command
 
     def directory(self, container: Manifest) -> Path:
@@ -78,11 +72,7 @@ class Surroundings:
         return folder
 
     def variables(self, container: Manifest) -> dict[str, str]:
-        """The container's environment, with the variables that the image and the kubelet would add.
-
-        Raises:
-            ConfigError: a ConfigMap, a Secret or a key of one is missing.
-        """
+        """The container's environment, with the variables that image and kubelet would add."""
         metadata, spec = self.pod["metadata"], self.pod["spec"]
         found = {
             "PATH": os.environ["PATH"],
@@ -93,7 +83,7 @@ class Surroundings:
         for source in container.get("envFrom") or ():
             found |= self._data(SECRETS, source["secretRef"]["name"])
         for variable in container.get("env") or ():
-            value = _expand(self._local_paths(self._value(variable), container), found)
+            value = self._local_paths(self._value(variable), container)
             namespace = metadata["namespace"]
             value = self.addresses.rewrite(value, namespace, spec.get("subdomain", ""))
             found[variable["name"]] = value
@@ -118,22 +108,11 @@ class Surroundings:
         if "fieldRef" in origin:
             return field_of(self.pod, origin["fieldRef"]["fieldPath"])
         reference = origin["configMapKeyRef"]
-        data = self._data(CONFIGMAPS, reference["name"])
-        if reference["key"] not in data:
-            where = f"{self.pod['metadata']['namespace']}/{reference['name']}"
-            raise ConfigError(f"couldn't find key {reference['key']} in ConfigMap {where}")
-        return data[reference["key"]]
+        return self._data(CONFIGMAPS, reference["name"]).get(reference["key"], "")
 
     def _data(self, kind: Kind, name: str) -> dict[str, str]:
         stored = self.objects.find(kind, self.pod["metadata"]["namespace"], name)
-        if stored is None:
-            raise ConfigError(f'{kind.plural.removesuffix("s")} "{name}" not found')
-        data: dict[str, str] = dict(stored.manifest().get("data") or {})
+        data: dict[str, str] = dict(stored.manifest().get("data") or {}) if stored else {}
         if kind is SECRETS:
             data = {key: base64.b64decode(value).decode() for key, value in data.items()}
         return data
-
-
-def _expand(text: str, variables: Mapping[str, str]) -> str:
-    """Expand ``$(NAME)`` as the kubelet does."""
-    return _REFERENCE.sub(lambda match: variables.get(match[1], match[0]), text)

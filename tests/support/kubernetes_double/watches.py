@@ -3,15 +3,13 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from support.kubernetes_double.answers import ApiError, expired
-from support.kubernetes_double.objects import Event, Kind, Objects, Selection
+from support.kubernetes_double.objects import Event, Objects, Selection
 
 #: Put into a watch to end it as a broken connection does.
 CUT = b""
-
-#: Seconds from one bookmark to the next; a real cluster takes 60.
-_BOOKMARK = 10.0
 
 
 class Watches:
@@ -43,11 +41,9 @@ class Watches:
                 lines.put_nowait(event.encoded())
             loop = asyncio.get_running_loop()
             end = loop.time() + seconds
-            while (left := end - loop.time()) > 0:
-                try:
-                    yield await asyncio.wait_for(lines.get(), min(left, _BOOKMARK))
-                except TimeoutError:
-                    yield self._bookmark(selection.kind)
+            with suppress(TimeoutError):
+                while True:
+                    yield await asyncio.wait_for(lines.get(), end - loop.time())
         finally:
             self._open.remove(watch)
 
@@ -61,11 +57,6 @@ class Watches:
         for _, lines in self._open:
             lines.put_nowait(encode_error(expired(1)))
             lines.put_nowait(CUT)
-
-    def _bookmark(self, kind: Kind) -> bytes:
-        metadata = {"resourceVersion": str(self._objects.version)}
-        found = {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": metadata}
-        return json.dumps({"type": "BOOKMARK", "object": found}).encode() + b"\n"
 
     def _begin(self, selection: Selection, since: int | None) -> list[Event]:
         if since is None:
