@@ -97,9 +97,11 @@ class PodLogs:
             if name not in self._streams
         ]
         if ended or rest:
-            done, _ = await asyncio.wait([*ended, *rest], timeout=_REST)
+            done, late = await asyncio.wait([*ended, *rest], timeout=_REST)
+            for read in late:
+                read.cancel()
             for read in done:
-                read.result()
+                read.result()  # raises the error of ``emit``, if any
 
     async def close(self) -> None:
         """Stop reading, and store how far the logs were read."""

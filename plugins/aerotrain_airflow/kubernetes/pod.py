@@ -74,7 +74,7 @@ def role_pod(
         (settings.pod_template, "the pod template"),
         (replica.pod, f"the pod template of {replica.role}"),
     ):
-        pod = merge(pod, checked(template, where))
+        pod = merge(pod, checked(template, where), where)
     if queue is not None:
         of_queue = queue.metadata(replica.role.value, len(list(job.names())))
         pod = merge(pod, {"metadata": of_queue})

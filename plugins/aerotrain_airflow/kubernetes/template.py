@@ -111,33 +111,25 @@ def checked(template: Template, where: str) -> dict[str, Any]:
         if key not in ("apiVersion", "kind", "metadata", "spec") and value:
             raise SpecError(f"{where} has {key!r}, which no Pod has; give it metadata and spec")
     whole = merge({"metadata": {"labels": {}, "annotations": {}}, "spec": {}}, template, where)
-    metadata, spec = whole.get("metadata", {}), whole.get("spec", {})
     _check_reserved(whole, _RESERVED_IN_POD, where)
     for kind in ("labels", "annotations"):
-        for name in metadata.get(kind, ()):
+        for name in whole.get("metadata", {}).get(kind, ()):
             if str(name).startswith("aerotrain/") or name in _RESERVED_LABELS:
                 raise SpecError(
                     f"{where} sets metadata.{kind} {name!r}, which the launcher sets; leave it out"
                 )
+    metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
+    kept = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
     if containers := spec.get("containers"):
         own = next((each for each in containers if each["name"] == CONTAINER), containers[0])
         here = f"{where}, in its container {own['name']!r},"
         _check_reserved(own, _RESERVED_IN_CONTAINER, here)
-        for variable in own.get("env", ()):
+        for variable in own.get("env") or ():
             if is_reserved(variable["name"]):
                 raise SpecError(
                     f"{here} sets the variable {variable['name']}, which the launcher sets for "
                     "each replica; leave it out"
                 )
-    return _with_own_container(template)
-
-
-def _with_own_container(template: Template) -> dict[str, Any]:
-    """What is used of a template, with the container that trains first, under its name."""
-    metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
-    kept = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
-    if containers := spec.get("containers"):
-        own = next((each for each in containers if each["name"] == CONTAINER), containers[0])
         others = (each for each in containers if each is not own)
         spec = {**spec, "containers": [{**own, "name": CONTAINER}, *others]}
     return {"metadata": kept, "spec": spec}
@@ -169,15 +161,14 @@ def merge(base: Template, over: Template, where: str = "a pod template") -> dict
         if value is None:
             merged.pop(key, None)
             continue
+        expected = [] if key in _NAMED_BY else below
         for kind in (Mapping, list):
-            if below is not None and isinstance(value, kind) != isinstance(below, kind):
+            if expected is not None and isinstance(value, kind) != isinstance(expected, kind):
                 raise SpecError(f"{where} has {key} {value!r}; write it as Kubernetes does")
         if isinstance(value, Mapping):
             merged[key] = merge(below or {}, value, where)
         elif isinstance(value, list):
             merged[key] = _merged_list(key, below or [], value, where)
-        elif key in _NAMED_BY:
-            raise SpecError(f"{where} has {key} {value!r}; write it as Kubernetes does")
         else:
             merged[key] = value
     return merged

@@ -14,7 +14,6 @@ import yaml
 from support.kubernetes_double.api import USER, Access, Api, prepare
 from support.kubernetes_double.deletion import Deletion
 from support.kubernetes_double.kubelet import Kubelet
-from support.kubernetes_double.logs import Log, Logs
 from support.kubernetes_double.objects import (
     KINDS,
     NAMESPACES,
@@ -27,7 +26,7 @@ from support.kubernetes_double.objects import (
 )
 from support.kubernetes_double.server import Control, Fault, Request, Server
 from support.kubernetes_double.statuses import Edit
-from support.kubernetes_double.watches import Watches
+from support.kubernetes_double.streams import Log, Logs, Watches
 
 T = TypeVar("T")
 

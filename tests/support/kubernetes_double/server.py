@@ -11,9 +11,8 @@ from aiohttp import web
 
 from support.kubernetes_double import answers
 from support.kubernetes_double.api import Access, Api, Target, is_true, read_path, read_selection
-from support.kubernetes_double.logs import Logs
 from support.kubernetes_double.objects import Kind
-from support.kubernetes_double.watches import CUT, Watches
+from support.kubernetes_double.streams import CUT, Logs, Watches
 
 #: A real server chooses between half an hour and an hour.
 WATCH_SECONDS = 1800.0
