@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 
 from aerotrain.contract.job import Job
-from aerotrain_airflow.kubernetes.owner import owner_of
+from aerotrain_airflow.kubernetes.lifecycle import owner_of
 from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
 from benchmarks.report import ROOT, Report, run
 

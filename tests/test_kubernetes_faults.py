@@ -4,23 +4,15 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.status import State
 from aerotrain.launch.backend import LogLine
-from aerotrain.launch.launcher import Launcher
-from aerotrain_airflow.kubernetes import backend as backend_module
-from aerotrain_airflow.kubernetes import group as group_module
-from aerotrain_airflow.kubernetes import lifecycle, logs
-from aerotrain_airflow.kubernetes.backend import KubernetesBackend
-from aerotrain_airflow.kubernetes.identity import POSITIONS
-from aerotrain_airflow.kubernetes.plan import PodSettings
+from aerotrain_airflow.kubernetes import lifecycle
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
-from support.kubernetes_worlds import ALONE, CONN_ID, described
+from support.kubernetes_worlds import ALONE
 
 pytestmark = pytest.mark.process
 
@@ -109,30 +101,6 @@ def test_an_error_of_a_kubelet_in_place_of_a_log_is_no_line_and_no_position(
     assert followed.end().state is State.SUCCEEDED
 
 
-def test_a_stored_position_that_is_no_time_is_ignored(own: KubernetesDouble) -> None:
-    group = ImaginedGroup(own)
-
-    def damage(owner: dict[str, Any]) -> None:
-        owner["metadata"]["annotations"][POSITIONS] = '{"chief": "unable"}'
-
-    own.edit("configmaps", "job", damage, group.namespace)
-    group.followed().say("one")
-    group.hears("one")
-    group.become(statuses.exited(0))
-    assert group.end().state is State.SUCCEEDED
-
-
-def test_events_of_kubernetes_about_a_failure_are_reported(
-    followed: ImaginedGroup, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    namespace = followed.namespace
-    followed.double.tell("job-chief", "FailedMount", "the volume is busy", namespace=namespace)
-    followed.become(statuses.exited(ExitCode.FINAL))
-    assert followed.end().state is State.FAILED
-    assert "chief FailedMount: the volume is busy" in caplog.messages
-
-
 def test_a_node_that_is_not_ready_is_reported_once_and_again_when_it_responds(
     followed: ImaginedGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,28 +115,9 @@ def test_a_node_that_is_not_ready_is_reported_once_and_again_when_it_responds(
     assert caplog.text.count("is on a node that") == 2
 
 
-def test_a_follower_that_waits_sends_at_most_twelve_requests_a_minute(
-    own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sixty times as fast: a watch of one second, and a list of all pods every five."""
-    monkeypatch.setattr(group_module, "WATCH_SECONDS", 1)
-    monkeypatch.setattr(group_module, "RESYNC_SECONDS", 5)
-    followed = ImaginedGroup(own).followed()
-    began = len(own.requests)
-
-    def six_minutes() -> bool:
-        return sum(each.verb == "watch" for each in own.requests[began:]) >= 6
-
-    own.wait_for(six_minutes)
-    assert len(own.requests) - began <= 6 * 12
-    followed.become(statuses.exited(0))
-    assert followed.end().state is State.SUCCEEDED
-
-
 def test_a_job_that_logs_stores_its_positions_rarely_and_when_its_follower_is_replaced(
-    own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
+    own: KubernetesDouble,
 ) -> None:
-    monkeypatch.setattr(logs, "_GATHER", 0.01)
     group = ImaginedGroup(own)
     started = _patches(own)
 
@@ -207,17 +156,6 @@ def test_a_pod_on_an_unresponsive_node_does_not_delay_the_next_try(
     handle = second.start(second.plan(another, "try-2"))
     assert handle.endswith("/try-2")
     assert followed.end().state is State.LOST
-
-
-def test_an_api_that_stays_unavailable_fails_the_start_with_a_temporary_error(
-    own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backend_module, "RETRY_FOR", 0.5)
-    settings = PodSettings(namespace="default", image="imagined:1")
-    launcher = Launcher(KubernetesBackend(settings, CONN_ID, "try-1"))
-    plan = launcher.plan(described("s3://bucket", replicas=ALONE), "try-1")
-    with own.away(), pytest.raises(TemporaryError, match="the Kubernetes API does not answer"):
-        launcher.start(plan)
 
 
 def test_a_start_waits_until_a_quota_has_room_for_all_pods(

@@ -4,9 +4,12 @@ Several processes follow a training one after the other: a triggerer is upgraded
 What the next one decides may depend on the replica group alone.
 """
 
+import time
+
 import pytest
 
 from aerotrain.contract.status import State
+from aerotrain_airflow.kubernetes.states import created_at
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 
@@ -25,17 +28,11 @@ class TestAnHourOld:
         return made
 
     def test_a_new_follower_does_not_replace_its_pods(self, old: ImaginedGroup) -> None:
+        old.double.fail(503, verb="list", resource="pods", times=3)
         before = old.uids()
         old.followed().become(statuses.exited(0))
         assert old.end().state is State.SUCCEEDED
         assert old.uids() == before
-
-    def test_the_controller_decides_nothing_before_all_pods_were_seen(
-        self, old: ImaginedGroup
-    ) -> None:
-        old.double.fail(503, verb="list", resource="pods", times=3)
-        old.followed().become(statuses.exited(0))
-        assert old.end().state is State.SUCCEEDED
 
     def test_a_restarted_replica_has_the_whole_start_deadline(self, old: ImaginedGroup) -> None:
         old.double.imagine("job-worker-1", statuses.unschedulable(), old.namespace)
@@ -55,3 +52,17 @@ class TestAnHourOld:
         assert ended.state is State.LOST
         assert "1 of 4 replicas of job did not start within 600 s" in ended.reason
         assert "worker-1 waits because no node can take it" in ended.reason
+
+
+@pytest.mark.process
+def test_a_deadline_that_passes_during_an_api_outage_is_checked_against_the_pods_after_it(
+    own: KubernetesDouble,
+) -> None:
+    young = ImaginedGroup(own, {"chief": statuses.unschedulable()}, deadlines={"start": 3})
+    young.followed()
+    deadline = created_at(young.pod()) + 3
+    with own.away():
+        young.become(statuses.running())
+        own.wait_for(lambda: time.time() > deadline + 1, "the deadline")
+    young.become(statuses.exited(0))
+    assert young.end().state is State.SUCCEEDED

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
@@ -74,15 +73,13 @@ def test_the_value_and_the_log_lines_of_pods_are_those_of_the_task(
     double.wait_for(lambda: not double.all("pods", namespace))
 
 
-@pytest.mark.parametrize("dag_id", ["pods", "waiting_pods"])
 def test_a_failed_job_has_a_reason_and_leaves_no_pod(
     pipelines: DagBag,
     namespace: str,
     double: KubernetesDouble,
-    dag_id: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    run = pipelines.dags[dag_id].test(run_conf={"chief": "fail"})
+    run = pipelines.dags["pods"].test(run_conf={"chief": "fail"})
     assert run.get_task_instance("job").state == "failed"
     assert "chief exited with 65: the label 7 is outside 0 to 3" in "".join(capfd.readouterr())
     double.wait_for(lambda: not double.all("pods", namespace))
@@ -110,17 +107,15 @@ async def killed_twice(trigger: JobTrigger) -> None:
         await asyncio.wait(others)
 
 
-@pytest.mark.parametrize(
-    ("holder", "kill", "left"),
-    [("try-1", JobTrigger.on_kill, 0), ("try-1", killed_twice, 0), ("try-2", killed_twice, 4)],
-)
+@pytest.mark.parametrize(("holder", "left"), [("try-1", 0), ("try-2", 4)])
 def test_killing_a_deferred_task_ends_its_replica_group_and_not_that_of_a_later_try(
-    namespace: str, double: KubernetesDouble, holder: str, kill: Any, left: int
+    namespace: str, double: KubernetesDouble, holder: str, left: int
 ) -> None:
     settings = PodSettings(namespace=namespace, image="imagined:1")
     launcher = Launcher(KubernetesBackend(settings, "kubernetes_default", holder))
     handle = launcher.start(launcher.plan(described("s3://bucket"), "try-1"))
-    asyncio.run(kill(JobTrigger(handle=handle, conn_id="kubernetes_default", holder="try-1")))
+    trigger = JobTrigger(handle=handle, conn_id="kubernetes_default", holder="try-1")
+    asyncio.run(killed_twice(trigger))
     double.wait_for(lambda: len(double.all("pods", namespace)) == left)
     launcher.stop(handle)
 

@@ -2,18 +2,14 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import kubernetes.client
 import kubernetes.utils
 import pytest
-import yaml
 
-from aerotrain.contract.job import Job
-from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
 from chaos.dag_runs import restart
 from devtools.home import Home
 from devtools.stack import Stack, running_stack
@@ -145,58 +141,6 @@ def test_an_exported_version_is_checked_in_a_server_beside_the_replica_and_promo
     assert served.result(check, "serve_check")["requests"] == 100  # 50 a second for 2 seconds
     assert "aerotrain serve" not in served.log(check, "serve_check"), "that is another server"
     assert served.result(check, "promote") == version
-
-
-def first_step_of(core: kubernetes.client.CoreV1Api, namespace: str, chief: str) -> datetime:
-    """When the chief reported its first steps, by its node's clock."""
-
-    def told() -> list[str]:
-        try:
-            answer = core.read_namespaced_pod_log(
-                chief, namespace, timestamps=True, _preload_content=False
-            )
-        except kubernetes.client.ApiException:
-            return []  # it does not exist yet, or its container does not
-        return [line for line in answer.data.decode().splitlines() if "progress step=" in line]
-
-    until("a line of progress", told)
-    return datetime.fromisoformat(told()[0].split()[0])
-
-
-def test_the_time_to_the_first_step_is_compared_with_kubectl_apply_of_the_same_pods(
-    digits: Runs,
-    core: kubernetes.client.CoreV1Api,
-    namespace: str,
-    record_figure: Callable[[str, float], None],
-) -> None:
-    endless = {"resources": SMALL, "epochs": 100_000, "checkpoint_interval": 100_000}
-    run = digits.trigger(endless)
-    until("the deferral", lambda: digits.states(run)["train"] == "deferred")
-    [owner] = [
-        each
-        for each in core.list_namespaced_config_map(namespace, label_selector="aerotrain/job").items
-        if each.metadata.name.startswith("train-")
-    ]
-    job = Job.from_json(owner.data["job.json"])
-    try:
-        stepped = first_step_of(core, namespace, f"{job.name}-chief")
-    finally:
-        digits.api.fail_task("digits", run, "train")
-    [task] = [each for each in digits.instances(run) if each["task_id"] == "train"]
-    began = datetime.fromisoformat(task["start_date"])
-    until("the end of all pods", lambda: not uids(core, namespace))
-    record_figure("seconds_from_task_start_to_first_step", (stepped - began).total_seconds())
-
-    settings = PodSettings(
-        namespace=namespace, image=given("AEROTRAIN_TEST_IMAGE"), store_secret=SECRET
-    )
-    began = datetime.now(UTC)
-    for manifest in yaml.safe_load_all(str(plan_pods(job, "by-hand", settings))):
-        kubernetes.utils.create_from_dict(core.api_client, manifest)
-    stepped = first_step_of(core, namespace, f"{job.name}-chief")
-    record_figure("seconds_from_apply_to_first_step", (stepped - began).total_seconds())
-    core.delete_collection_namespaced_pod(namespace, label_selector=f"aerotrain/job={job.name}")
-    until("the end of all pods", lambda: not uids(core, namespace))
 
 
 def test_ten_jobs_run_at_once_although_only_one_task_may_run(stack: Stack) -> None:

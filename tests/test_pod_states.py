@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from aerotrain.contract.errors import FinalError, TerminationMessage
-from aerotrain.contract.status import Failure, Observation, State
-from aerotrain_airflow.kubernetes.reasons import TABLE, Field, Reason
+from aerotrain.contract.status import Failure, State
+from aerotrain_airflow.kubernetes import states
 from aerotrain_airflow.kubernetes.states import observe_pod
 
 ROWS = yaml.safe_load((Path(__file__).parent / "pod_states.yaml").read_text())
@@ -19,54 +19,46 @@ def test_the_status_of_a_pod_is_interpreted_as_in_the_table(row: dict[str, Any])
     metadata = {"name": "train-worker-0"}
     if row.get("deleted"):
         metadata["deletionTimestamp"] = "2026-11-21T10:00:00Z"
-    assert observe_pod({"metadata": metadata, "status": row["status"]}) == Observation(
-        state=State(row["state"]),
-        exit_code=row.get("exit_code"),
-        reason=row.get("reason", ""),
-        failure=Failure(row["failure"]) if "failure" in row else None,
-    )
+    seen = observe_pod({"metadata": metadata, "status": row["status"]})
+    found = (seen.state, seen.failure, seen.exit_code)
+    assert " ".join(str(each) for each in found if each is not None) == row["is"]
+    assert row.get("says", "") in seen.reason
 
 
 def test_a_pod_that_no_longer_exists_has_failed() -> None:
     seen = observe_pod(None)
-    assert seen.state is State.LOST
-    assert "its pod was deleted" in seen.reason
+    assert (seen.state, seen.failure) == (State.LOST, Failure.NODE)
 
 
 def test_an_unknown_phase_is_an_error() -> None:
     pod = {"metadata": {"name": "train-chief"}, "status": {"phase": "Dreaming"}}
-    with pytest.raises(FinalError, match="train-chief is in phase 'Dreaming'; this aerotrain"):
+    with pytest.raises(FinalError, match="train-chief is in phase 'Dreaming'"):
         observe_pod(pod)
 
 
-REASONS = [
-    (field, reason, row) for field, rows in TABLE.items() for reason, row in rows.items() if reason
-]
+def _status(table: states.Table, reason: str) -> dict[str, Any]:
+    """A pod's status with this reason where the table says that it appears."""
+    if table is states.POD:
+        return {"phase": "Failed", "reason": reason}
+    if table in (states.DISRUPTION, states.SCHEDULED):
+        is_end = table is states.DISRUPTION
+        condition = {"type": "DisruptionTarget" if is_end else "PodScheduled", "reason": reason}
+        condition["status"] = str(is_end)
+        return {"phase": "Failed" if is_end else "Pending", "conditions": [condition]}
+    state = "waiting" if table is states.WAITING else "terminated"
+    container = {"name": "replica", "state": {state: {"reason": reason, "exitCode": 137}}}
+    return {"phase": "Pending", "containerStatuses": [container]}
 
 
-@pytest.mark.parametrize(
-    ("field", "reason", "row"), REASONS, ids=[f"{field}-{reason}" for field, reason, _ in REASONS]
-)
-def test_every_reason_of_the_table_is_recognized_in_its_field(
-    field: Field, reason: str, row: Reason
-) -> None:
-    status: dict[str, Any] = {"phase": "Pending"}
-    container = {"reason": reason, "exitCode": 137}
-    if field is Field.POD:
-        status = {"phase": "Failed", "reason": reason}
-    elif field is Field.DISRUPTION:
-        condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
-        status = {"phase": "Failed", "conditions": [condition]}
-    elif field is Field.SCHEDULED:
-        condition = {"type": "PodScheduled", "status": "False", "reason": reason}
-        status["conditions"] = [condition]
-    else:
-        state = "waiting" if field is Field.WAITING else "terminated"
-        status["containerStatuses"] = [{"name": "replica", "state": {state: container}}]
-    seen = observe_pod({"metadata": {"name": "x"}, "status": status})
-    assert (seen.state, seen.failure) == (row.state, row.failure)
-    assert seen.reason.startswith(f"{row.what} ({reason})")
-    assert seen.reason.endswith(row.todo)
+@pytest.mark.parametrize("name", ["TERMINATED", "POD", "DISRUPTION", "SCHEDULED", "WAITING"])
+def test_every_reason_of_the_tables_is_recognized_in_its_field(name: str) -> None:
+    table: states.Table = getattr(states, name)
+    for reason, row in table.items():
+        status = _status(table, reason or "SomethingNew")
+        seen = observe_pod({"metadata": {"name": "x"}, "status": status})
+        assert row.means in (seen.state, seen.failure)
+        assert seen.reason.startswith(f"{row.what} ({reason or 'SomethingNew'})")
+        assert seen.reason.endswith(row.todo)
 
 
 def test_unresponsive_peers_are_read_from_the_termination_message() -> None:

@@ -44,16 +44,15 @@ class Seen(ObservedGroup):
         self.restarts = {CHIEF: 0, WORKER: 0}
         handle = Handle("default", "job", "try-1", OWNER)
         self.now = CREATED
-        super().__init__(
-            self.restarts,
-            handle,
-            self.restarts.__getitem__,
-            is_gated=is_gated,
-            clock=lambda: self.now,
-        )
+        count = self.restarts.__getitem__
+        super().__init__(self.restarts, handle, count, is_gated=is_gated, clock=lambda: self.now)
 
     def lists(self, began: float, *pods: dict[str, Any]) -> None:
-        self.looked_at_all({name for each in pods if (name := self.take(each))}, began)
+        """Take a list that was begun so many seconds after ``CREATED``."""
+        self.now = max(self.now, CREATED + began)
+        for each in pods:
+            self.take(each)
+        self.looked_at_all(CREATED + began)
 
     def states(self) -> list[str]:
         return [self.seen[name].state.value for name in (CHIEF, WORKER) if name in self.seen]
@@ -69,7 +68,7 @@ def test_before_the_first_list_no_pod_counts_as_missing(seen: Seen) -> None:
     seen.take(pod(CHIEF, statuses.running()))
     assert (seen.states(), seen.looked) == (["running"], None)
     seen.lists(5.0, pod(CHIEF, statuses.running()))
-    assert (seen.states(), seen.looked) == (["running", "lost"], 5.0)
+    assert (seen.states(), seen.looked) == (["running", "lost"], CREATED + 5.0)
 
 
 def test_the_time_in_a_queue_is_no_time_of_waiting_to_start() -> None:
@@ -117,15 +116,14 @@ def test_the_first_observed_end_is_kept_until_the_replica_restarts(seen: Seen) -
     assert (seen.states(), seen.seen[WORKER].restarts) == (["running", "running"], 1)
 
 
-def test_a_pod_that_is_being_created_does_not_count_as_missing(seen: Seen) -> None:
-    seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
+def test_a_pod_that_is_newer_than_a_list_does_not_count_as_missing(seen: Seen) -> None:
+    ended = pod(WORKER, statuses.exited(139))
+    seen.lists(1.0, pod(CHIEF, statuses.running()), ended)
     seen.restarts[WORKER] = 1
-    seen.creating({WORKER: 1}, 10.0)
-    seen.lists(11.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
-    assert seen.states() == ["running", "pending"]
-    assert seen.seen[WORKER].waits_since == 10.0
-    seen.created([WORKER], 12.0)
-    seen.lists(11.5, pod(CHIEF, statuses.running()))  # requested before, answered after
+    seen.now = CREATED + 12
+    seen.take(pod(WORKER, restarts=1))  # the answer to its creation
+    assert (seen.states(), seen.seen[WORKER].waits_since) == (["running", "pending"], CREATED)
+    seen.lists(11.5, pod(CHIEF, statuses.running()), ended)  # requested before, answered after
     assert seen.states() == ["running", "pending"]
     seen.lists(13.0, pod(CHIEF, statuses.running()))
     assert seen.states() == ["running", "lost"]

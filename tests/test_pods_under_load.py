@@ -17,7 +17,7 @@ from aerotrain.contract.status import State
 from aerotrain.launch.controller import Ended
 from aerotrain_airflow.kubernetes.identity import POSITIONS
 from aerotrain_airflow.kubernetes.lines import moment
-from support.kubernetes_worlds import ALONE, CONN_ID, World, connection, eventually, grant, quota_of
+from support.kubernetes_worlds import ALONE, CONN_ID, World, connection, eventually, grant
 
 pytestmark = [
     pytest.mark.cluster,
@@ -88,15 +88,6 @@ def test_a_replica_saves_for_as_long_as_the_grace_period_of_its_template(world: 
     assert "[chief] preempted (SIGTERM)" in job.lines
 
 
-def test_a_service_that_was_deleted_is_there_for_the_next_restart(world: World) -> None:
-    job = Running(world, arguments={**SERVE, "awaited": {"worker-0": 1}})
-    job.hears("[worker-0] hello from worker-0")
-    world.core.delete_namespaced_service("job", world.namespace)
-    world.core.delete_namespaced_pod("job-worker-0", world.namespace)
-    assert job.end.result(120).state is State.SUCCEEDED
-    assert world.core.read_namespaced_service("job", world.namespace).spec.cluster_ip == "None"
-
-
 def test_rights_that_are_withdrawn_for_seconds_end_no_job(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,19 +107,3 @@ def test_rights_that_are_withdrawn_for_seconds_end_no_job(
         each.metadata.resource_version = None
         rights.create_namespaced_role_binding(world.namespace, each)
     assert job.end.result(120).state is State.SUCCEEDED
-
-
-def test_a_start_waits_for_the_pods_of_another_job_to_leave_its_quota(world: World) -> None:
-    first = Running(world, name="first", replicas=ALONE, arguments={"chief": "serve"})
-    quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "4"}}}
-    world.core.create_namespaced_resource_quota(world.namespace, quota)
-    eventually(lambda: (quota_of(world).status.used or {}).get("pods") == "1")
-    launcher = world.launcher()
-    with ThreadPoolExecutor(1) as thread:
-        plan = launcher.plan(world.job(arguments={**SERVE, "awaited": {}}), "try-1")
-        starting = thread.submit(launcher.start, plan)
-        time.sleep(3)  # it has found no room by then
-        assert not starting.done(), starting.result()
-        world.launcher().stop(first.handle)  # the one that starts would end its start
-        handle = starting.result(60)
-    assert launcher.watch(handle, lambda line: None, until=None).state is State.SUCCEEDED

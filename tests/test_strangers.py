@@ -15,10 +15,10 @@ from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
 from aerotrain_airflow.kubernetes import lifecycle
-from aerotrain_airflow.kubernetes.identity import HOLDER, JOB_LABEL, Handle
+from aerotrain_airflow.kubernetes.identity import HOLDER, JOB_LABEL
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
-from support.kubernetes_worlds import ALONE, World, eventually
+from support.kubernetes_worlds import ALONE, World, eventually, on_a_cluster
 
 LABELS = {JOB_LABEL: "job"}
 
@@ -31,6 +31,7 @@ def looks_like(pod: dict[str, Any], name: str, *command: str) -> dict[str, Any]:
     return made
 
 
+@on_a_cluster
 def test_foreign_pods_end_no_training_whatever_their_labels(world: World) -> None:
     launcher = world.launcher()
     arguments = {"chief": "await_return", "awaited": {"test": 1}}
@@ -63,23 +64,16 @@ def phases(world: World, *names: str) -> list[str]:
     return [pods[name].status.phase for name in names]
 
 
-@pytest.mark.parametrize("kind", ["config_map", "service"])
-def test_a_foreign_object_with_the_name_of_a_job_is_kept_and_named_in_the_error(
-    world: World, kind: str, monkeypatch: pytest.MonkeyPatch
+def test_a_foreign_service_with_the_name_of_a_job_is_kept_and_named_in_the_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "DELETED_WITHIN", 1.0)
-    body: dict[str, Any] = {"metadata": {"name": "job", "labels": LABELS}}
-    if kind == "service":
-        body["spec"] = {"ports": [{"port": 80}]}
-    theirs = getattr(world.core, f"create_namespaced_{kind}")(world.namespace, body)
+    body = {"metadata": {"name": "job", "labels": LABELS}, "spec": {"ports": [{"port": 80}]}}
+    theirs = world.core.create_namespaced_service(world.namespace, body)
     launcher = world.launcher()
-    plan = launcher.plan(world.job(), "try-1")
-    name = kind.title().replace("_", "")
-    with pytest.raises(FinalError, match=f"there is a {name} job in {world.namespace} that is not"):
-        launcher.check([plan])
-    with pytest.raises((FinalError, TemporaryError), match=f"there is a {name} job"):
-        launcher.start(plan)
-    now = getattr(world.core, f"read_namespaced_{kind}")("job", world.namespace)
+    with pytest.raises(TemporaryError, match="there is a Service job"):
+        launcher.start(launcher.plan(world.job(), "try-1"))
+    now = world.core.read_namespaced_service("job", world.namespace)
     assert now.metadata.uid == theirs.metadata.uid
     assert now.metadata.deletion_timestamp is None
 
@@ -134,13 +128,6 @@ class TestUnderOurNames:
         assert (ended.state, "is gone" in ended.reason) == (State.LOST, True)
         ours.launcher.stop(ours.handle)
         assert ours.double.find("configmaps", "job", ours.namespace)
-
-    def test_a_group_without_a_known_uid_is_found_by_its_launch(self, ours: ImaginedGroup) -> None:
-        """As when a task is killed while it creates its replica group."""
-        named = Handle.parse(ours.handle)
-        assert named.uid
-        ours.launcher.stop(str(Handle(named.namespace, named.name, named.attempt)))
-        ours.double.wait_for(lambda: not ours.double.all("pods", ours.namespace), "its end")
 
     def test_events_of_an_earlier_pod_of_the_same_name_are_not_reported(
         self, ours: ImaginedGroup, caplog: pytest.LogCaptureFixture

@@ -9,7 +9,7 @@ row of the table that says why.
 progress is printed to stderr.
 
 ``--launcher kubernetes`` does the same to pods, on the cluster that KUBECONFIG names, with the
-image that AEROTRAIN_TEST_IMAGE names; ``--launcher double`` on the fake API of the tests.
+image that AEROTRAIN_TEST_IMAGE names.
 """
 
 import argparse
@@ -47,9 +47,7 @@ COLUMNS = (
 def main() -> None:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
     parser.add_argument("--runs", type=int, default=len(FAULTS))
-    parser.add_argument(
-        "--launcher", choices=("process", "kubernetes", "double"), default="process"
-    )
+    parser.add_argument("--launcher", choices=("process", "kubernetes"), default="process")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--only", default="", help="regular expression for STRATEGY: FAULT; only these"
@@ -82,8 +80,6 @@ def ground_of(launcher: str, stack: ExitStack) -> tuple[Ground, Sequence[Named]]
     os.environ.setdefault("AIRFLOW_HOME", str(folder / "airflow"))
     from chaos import pods
 
-    if launcher == "double":
-        return stack.enter_context(pods.on_double(folder)), pods.POD_FAULTS
     kubeconfig, image = os.environ["KUBECONFIG"], os.environ["AEROTRAIN_TEST_IMAGE"]
     return stack.enter_context(pods.on_cluster(folder, Path(kubeconfig), image)), pods.POD_FAULTS
 

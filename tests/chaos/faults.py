@@ -128,11 +128,6 @@ def _silent(name: ReplicaName, training: Training, scene: Scene) -> None:
         scene.network.mend()
 
 
-def _out_of_memory(name: str, training: Training, scene: Scene) -> None:
-    assert scene.memory is not None
-    scene.memory.starve(training.process(name).pid)
-
-
 def _damage(training: Training, scene: Scene) -> None:
     """Truncate the newest object of the newest checkpoint, and kill the chief."""
     prefix = Path(training.job.prefix.removeprefix("file://"))
@@ -189,7 +184,6 @@ FAULTS: tuple[Fault | HostFault | DagFault, ...] = (
     Fault("disk full for 8 s", ALONE, partial(_disk_full, 8.0), NONE, Place.SMALL_DISK),
     Fault("drop a worker's packets", SERVED, partial(_silent, WORKER), BOTH, Place.NETWORK),
     Fault("drop a worker's packets", GANG, partial(_silent, WORKER), BOTH, Place.NETWORK),
-    Fault("out of memory", ALONE, partial(_out_of_memory, "chief"), CHIEF, Place.MEMORY),
     HostFault("freeze the host until another has taken over", ALONE),
     HostFault("freeze the host until another has taken over", SERVED),
     HostFault("freeze the host until another has taken over", GANG),

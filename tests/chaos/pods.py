@@ -1,4 +1,4 @@
-"""Faults of pods, on the cluster that KUBECONFIG names or on the double.
+"""Faults of pods, on the cluster that KUBECONFIG names.
 
 Nothing within a pod may kill or stop its first process. So the fault is a deletion of the pod, with
 or without grace period, or its eviction.
@@ -25,7 +25,6 @@ from aerotrain_airflow.kubernetes.plan import PodSettings
 from chaos.faults import ALONE, BOTH, CHIEF, EPOCHS, GANG, SERVED
 from chaos.trials import Judged, what_is_wrong
 from devtools.s3_server import s3_server
-from support.kubernetes_double import KubernetesDouble
 from support.kubernetes_worlds import (
     CONN_ID,
     SECRET,
@@ -139,16 +138,6 @@ def on_cluster(folder: Path, kubeconfig: Path, image: str) -> Iterator[Pods]:
         server.make_bucket(_BUCKET)
         os.environ |= server.environment  # this process reads the store too
         yield from _namespace(folder, kubeconfig, image, environment)
-
-
-@contextmanager
-def on_double(folder: Path) -> Iterator[Pods]:
-    """A namespace on the double, whose pods are processes of this machine."""
-    with s3_server(folder / "s3") as server, KubernetesDouble(folder / "double") as double:
-        server.make_bucket(_BUCKET)
-        os.environ |= server.environment
-        image = "aerotrain-training:double"
-        yield from _namespace(folder, Path(double.kubeconfig), image, server.environment)
 
 
 def _namespace(

@@ -24,13 +24,6 @@ BUCKET = "chaos"
 #: Bytes of the small disk: a training of the digits takes a tenth of it.
 DISK = 64 << 20
 
-#: Where Linux's control groups of memory are made, version 2 first, and which file of a group
-#: limits its bytes.
-_CGROUPS: Mapping[Path, str] = {
-    Path("/sys/fs/cgroup"): "memory.max",
-    Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes",
-}
-
 
 class Place(StrEnum):
     """What a fault needs besides its training."""
@@ -39,20 +32,6 @@ class Place(StrEnum):
     SERVER = "a store that is a server"
     SMALL_DISK = "a disk of its own"
     NETWORK = "a network of its own"
-    MEMORY = "a limit of its own to memory"
-
-
-@dataclass(frozen=True)
-class Memory:
-    """A control group of memory, and the name of its file that limits it."""
-
-    cgroup: Path
-    limit: str
-
-    def starve(self, pid: int) -> None:
-        """Let the process allocate no more memory: the kernel kills it at the next attempt."""
-        (self.cgroup / self.limit).write_text("0")
-        (self.cgroup / "cgroup.procs").write_text(str(pid))
 
 
 @dataclass(kw_only=True)
@@ -63,7 +42,6 @@ class Scene:
     server: OwnS3Server | None = None
     disk: Path | None = None
     network: Network | None = None
-    memory: Memory | None = None
 
 
 @contextmanager
@@ -102,30 +80,6 @@ def _with_network(folder: Path) -> Iterator[Scene]:
         yield Scene(testbed=Testbed(folder, launcher=launcher), network=made)
 
 
-def _new_memory() -> Memory | None:
-    """A new control group of memory, or None if none can be made here."""
-    for root, limit in _CGROUPS.items():
-        cgroup = root / f"aerotrain-chaos-{os.getpid()}"
-        try:
-            cgroup.mkdir()
-        except OSError:
-            continue
-        if (cgroup / limit).exists():
-            return Memory(cgroup, limit)
-        cgroup.rmdir()
-    return None
-
-
-@contextmanager
-def _with_memory(folder: Path) -> Iterator[Scene]:
-    memory = _new_memory()
-    assert memory is not None  # the scene opens only if nothing is lacking
-    try:
-        yield Scene(testbed=Testbed(folder), memory=memory)
-    finally:
-        memory.cgroup.rmdir()
-
-
 def _lacks_mounts() -> str:
     tried = subprocess.run(
         ["unshare", "--mount", "mount", "-t", "tmpfs", "chaos", "/mnt"],
@@ -145,21 +99,12 @@ def _lacks_network() -> str:
     return "" if tried.returncode == 0 else "cannot create a network namespace (be root)"
 
 
-def _lacks_memory() -> str:
-    memory = _new_memory()
-    if memory is None:
-        return "cannot create a memory cgroup (be root, with the controller delegated)"
-    memory.cgroup.rmdir()
-    return ""
-
-
 #: How to make each place, and what this machine lacks for it, if anything.
 _MADE: Mapping[Place, tuple[Callable[[Path], AbstractContextManager[Scene]], Callable[[], str]]] = {
     Place.PLAIN: (_plain, lambda: ""),
     Place.SERVER: (_with_server, lambda: ""),
     Place.SMALL_DISK: (_with_small_disk, _lacks_mounts),
     Place.NETWORK: (_with_network, _lacks_network),
-    Place.MEMORY: (_with_memory, _lacks_memory),
 }
 
 

@@ -41,6 +41,11 @@ SECRET = "store"
 CONN_ID = "kubernetes_tests"
 
 
+#: For tests of what the double cannot show, or shows with imagined pods already.
+on_a_cluster = pytest.mark.parametrize(
+    "world", [pytest.param("cluster", marks=pytest.mark.cluster)], indirect=True
+)
+
 #: A job of one replica.
 ALONE = [{"role": "chief"}]
 
@@ -253,26 +258,3 @@ def world(
     namespace = make_namespace(core, environment)
     yield World(namespace, image, kubeconfig, core, s3_url, double)
     core.delete_namespace(namespace)
-
-
-_FIGURES = pytest.StashKey[dict[str, float]]()
-
-
-@pytest.fixture
-def record_figure(pytestconfig: pytest.Config) -> Callable[[str, float], None]:
-    """Records a measured figure, to be printed at the end of the session."""
-    figures = pytestconfig.stash.setdefault(_FIGURES, {})
-
-    def record(name: str, value: float) -> None:
-        figures[name] = round(value, 2)
-
-    return record
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    """Print the figures as one JSON object."""
-    if _FIGURES in config.stash:
-        terminalreporter.section("figures")
-        terminalreporter.line(json.dumps(config.stash[_FIGURES]))

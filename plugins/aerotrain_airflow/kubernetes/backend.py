@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.launch.backend import Emit, Report
-from aerotrain_airflow.kubernetes.access import check_cluster, errors_translated
+from aerotrain_airflow.kubernetes.access import check_cluster
 from aerotrain_airflow.kubernetes.cluster import Cluster
 from aerotrain_airflow.kubernetes.group import PodGroup
 from aerotrain_airflow.kubernetes.identity import Handle
-from aerotrain_airflow.kubernetes.lifecycle import PodClaim, end, end_pods
-from aerotrain_airflow.kubernetes.owner import events_of, read_owner
+from aerotrain_airflow.kubernetes.lifecycle import PodClaim, end, end_pods, events_of, read_owner
 from aerotrain_airflow.kubernetes.plan import PodPlan, PodSettings, plan_pods
 from aerotrain_airflow.kubernetes.template import read_template
 
@@ -115,13 +114,8 @@ class KubernetesBackend:
         async with self._at(handle) as (cluster, where):
             await end(cluster, where, self._holder)
 
-    @asynccontextmanager
-    async def _cluster(self, namespace: str) -> AsyncIterator[Cluster]:
-        async with (
-            Cluster(self._conn_id, namespace, retry_for=self._retry_for) as cluster,
-            errors_translated(cluster),
-        ):
-            yield cluster
+    def _cluster(self, namespace: str) -> Cluster:
+        return Cluster(self._conn_id, namespace, retry_for=self._retry_for)
 
     @asynccontextmanager
     async def _at(self, handle: str) -> AsyncIterator[tuple[Cluster, Handle]]:

@@ -17,8 +17,9 @@ from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHo
 from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException
 
-from aerotrain.contract.errors import FinalError, backoff
-from aerotrain_airflow.kubernetes.lines import LONGEST, Line, LineSplitter, moment, readable
+from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError, backoff
+from aerotrain.launch.backend import RetryLaterError
+from aerotrain_airflow.kubernetes.lines import LONGEST, moment, readable, split_lines
 
 Manifest = Mapping[str, Any]
 T = TypeVar("T")
@@ -51,7 +52,6 @@ _PLACES = {
     "Pod": ("/api/v1", "pods"),
     "Event": ("/api/v1", "events"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
-    "ResourceQuota": ("/api/v1", "resourcequotas"),
     "Workload": (_KUEUE, "workloads"),
     "LocalQueue": (_KUEUE, "localqueues"),
 }
@@ -59,32 +59,67 @@ _PLACES = {
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-class ApiError(Exception):
-    """The API rejected a request; ``status`` is that of HTTP, the rest is from the API.
+class ApiError(AerotrainError):
+    """The API rejected a request; ``status`` is that of HTTP, ``reason`` and ``detail`` the API's.
 
-    ``kind`` is the plural of the kind of object that the error is about, if the API names it.
+    Its subclasses say whether another attempt may help.
     """
 
-    def __init__(self, status: int, found: Mapping[str, Any]) -> None:
+    def __init__(self, status: int, reason: str, detail: str, message: str) -> None:
         self.status = status
-        self.reason: str = found.get("reason") or ""
-        self.message: str = found.get("message") or ""
-        self.kind: str = (found.get("details") or {}).get("kind", "")
-        super().__init__(f"{status} {self.reason}: {self.message}")
-
-    @property
-    def is_lack_of_room(self) -> bool:
-        """Whether a quota is used up: its status and reason are those of a missing permission."""
-        return "exceeded quota" in self.message
-
-    @property
-    def is_missing_permission(self) -> bool:
-        """Whether the account may not do this: not what admission says of an object."""
-        return self.status == 403 and " cannot " in self.message and " resource " in self.message
+        self.reason = reason
+        self.detail = detail
+        super().__init__(message)
 
 
-class UnavailableError(Exception):
+class NoRoomError(ApiError, RetryLaterError):
+    """A quota is used up."""
+
+
+class RejectedError(ApiError, FinalError):
+    """The request is wrong, or never allowed."""
+
+
+class FailedError(ApiError, TemporaryError):
+    """The API failed, or has stopped to allow the request."""
+
+
+class UnavailableError(RetryLaterError):
     """The API gave no usable answer within the caller's timeout."""
+
+
+def api_error(status: int, found: Mapping[str, Any], namespace: str) -> ApiError:
+    """The error for an answer of the API with this ``status``, with what to do about it."""
+    reason, detail = found.get("reason") or "", found.get("message") or ""
+    kind = (found.get("details") or {}).get("kind")
+
+    error: type[ApiError] = RejectedError
+    # A used-up quota has the status and reason of a missing permission.
+    if "exceeded quota" in detail:
+        error = NoRoomError
+        said = f"namespace {namespace} has no room for the job: {detail}; wait, or ask for less"
+    elif "failed quota" in detail:
+        said = (
+            f"a quota of namespace {namespace} limits what the pods do not set: {detail}; set it "
+            "for the container `replica` in a pod template (deploy/README.md, Quotas)"
+        )
+    elif _is_missing_permission(status, detail):
+        error = FailedError
+        said = f"the cluster has not allowed it for a while: {detail}; apply deploy/role.yaml again"
+    elif status == 403:
+        said = f"the cluster does not allow it: {detail}; see deploy/ for what is needed"
+    elif status == 404 and kind == "namespaces":
+        said = f"there is no namespace {namespace}; create it, or set [aerotrain] namespace"
+    elif status in (400, 404, 422):
+        said = f"the cluster rejects the job's objects: {detail}"
+    else:
+        error, said = FailedError, f"the cluster failed a request: {status} {reason}: {detail}"
+    return error(status, reason, detail, said)
+
+
+def _is_missing_permission(status: int, detail: str) -> bool:
+    """Whether the account may not do this: not what admission says of an object."""
+    return status == 403 and " cannot " in detail and " resource " in detail
 
 
 class Cluster:
@@ -202,43 +237,40 @@ class Cluster:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
         }
-        splitter = LineSplitter(_LONGEST_EVENT)
-        path = await self._path(kind)
-        async for line in self._lines(path, query, splitter, silence=seconds + 10.0):
-            if line.cut:
-                raise UnavailableError(
-                    f"a watch showed an object of more than {_LONGEST_EVENT} bytes"
-                )
-            event = json.loads(line.head)
+        pieces = self._pieces(await self._path(kind), query, silence=seconds + 10.0)
+        async for line, cut in split_lines(pieces, _LONGEST_EVENT):
+            if cut:
+                raise UnavailableError(f"a watch showed an object of {len(line) + cut} bytes")
+            event = json.loads(line)
             if event["type"] == "ERROR":
-                raise ApiError(event["object"].get("code", 500), event["object"])
+                status = event["object"]
+                raise api_error(status.get("code", 500), status, self.namespace)
             yield event
 
     async def log(
-        self, pod: str, *, container: str, since: str = "", follow: bool = False, tail: int = 0
+        self, pod: str, *, container: str, since: str = "", follow: bool = False
     ) -> AsyncIterator[tuple[str, str]]:
         """The lines of a container, each with its ``moment``.
 
         ``since`` is a time from an earlier line; the API only compares seconds, so lines of that
-        second are repeated. ``tail`` is the number of last lines, 0 for all. A line that is too
-        long is cut, with a note at its end. An incomplete last line is returned only if the log is
-        not followed; otherwise the rest of it may still come.
+        second are repeated. A line that is too long is cut, with a note at its end. An incomplete
+        last line is returned only if the log is not followed; otherwise the rest of it may still
+        come.
 
         Raises:
             ApiError, UnavailableError: as for ``watch``; also if a container sends what is no line.
         """
         query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
-        if tail:
-            query["tailLines"] = str(tail)
         if since:
             query["sinceTime"] = since[:19] + "Z"
-        splitter = LineSplitter(LONGEST + _LONGEST_STAMP)
-        path = await self._path("Pod", pod) + "/log"
-        async for line in self._lines(path, query, splitter, silence=None):
-            yield _stamped(line)
-        rest = splitter.rest()
-        if rest is not None and not follow:
-            yield _stamped(rest)
+        pieces = self._pieces(await self._path("Pod", pod) + "/log", query, silence=None)
+        longest = LONGEST + _LONGEST_STAMP
+        async for line, cut in split_lines(pieces, longest, incomplete=not follow):
+            stamp, _, text = line.partition(b" ")
+            at = moment(stamp.decode(errors="replace"))
+            if not at:
+                raise UnavailableError(readable(line, cut, 300))
+            yield at, readable(text, cut)
 
     async def _json(
         self, method: str, path: str, query: Mapping[str, str] = {}, body: Manifest | None = None
@@ -254,35 +286,34 @@ class Cluster:
             try:
                 response = await self._ask(method, path, query, body, _ANSWER)
                 async with response:
-                    return await _answer(response)
+                    return await self._answer(response)
             except ApiError as error:
                 # A role is replaced in two steps, without any permission between them.
-                if error.status not in _LATER and not error.is_missing_permission:
+                is_withdrawn = _is_missing_permission(error.status, error.detail)
+                if error.status not in _LATER and not is_withdrawn:
                     raise
-                trouble: Exception = error
+                trouble: Exception = error if is_withdrawn else _unavailable(error)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                trouble = error
+                trouble = _unavailable(error)
             pause, now = next(pauses), time.monotonic()
             until = min(until, now + self._retry_for)
             if now + pause > until:
-                if isinstance(trouble, ApiError) and trouble.is_missing_permission:
-                    raise trouble
-                raise UnavailableError(f"{trouble or type(trouble).__name__}") from trouble
+                raise trouble
             await asyncio.sleep(pause)
 
-    async def _lines(
-        self, path: str, query: Mapping[str, str], splitter: LineSplitter, *, silence: float | None
-    ) -> AsyncIterator[Line]:
+    async def _pieces(
+        self, path: str, query: Mapping[str, str], *, silence: float | None
+    ) -> AsyncIterator[bytes]:
+        """What a stream sends, which may send nothing for ``silence`` seconds."""
         try:
             response = await self._ask("GET", path, query, None, (_CONNECT, silence))
             async with response:
                 if response.status >= 400:
-                    await _answer(response)
+                    await self._answer(response)
                 async for piece in response.content.iter_chunked(_PIECE):
-                    for line in splitter.feed(piece):
-                        yield line
+                    yield piece
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise UnavailableError(f"{error or type(error).__name__}") from error
+            raise _unavailable(error) from error
 
     async def _ask(
         self, method: str, path: str, query: Mapping[str, str], body: Manifest | None, timeout: Any
@@ -322,12 +353,6 @@ class Cluster:
                     ) from error
             return self._client
 
-    async def serves(self, kind: str) -> bool:
-        """Whether the cluster has this kind of object: an extension may not be installed."""
-        async with _missing_allowed():
-            return bool(await self._path(kind))
-        return False
-
     async def _path(self, kind: str, name: str = "") -> str:
         group, plural = _PLACES[kind]
         if group == _KUEUE:
@@ -343,7 +368,17 @@ class Cluster:
             if plural in {there["name"] for there in (await self._json("GET", path))["resources"]}:
                 self._versions[kind] = path
                 return path
-        raise ApiError(404, {"reason": "NotFound", "message": f"{group} has no {plural}"})
+        raise api_error(404, {"message": f"{group} has no {plural}"}, self.namespace)
+
+    async def _answer(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
+        text = await response.read()
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = {"message": text[:300].decode(errors="replace")}
+        if response.status >= 400:
+            raise api_error(response.status, {"reason": response.reason, **found}, self.namespace)
+        return found
 
 
 @asynccontextmanager
@@ -355,24 +390,9 @@ async def _missing_allowed() -> AsyncIterator[None]:
             raise
 
 
-def _stamped(line: Line) -> tuple[str, str]:
-    """The moment of a line, and its text."""
-    stamp, _, text = line.head.partition(b" ")
-    at = moment(stamp.decode(errors="replace"))
-    if not at:
-        raise UnavailableError(readable(line, 300))
-    return at, readable(Line(text, line.cut))
-
-
-async def _answer(response: aiohttp.ClientResponse) -> dict[str, Any]:
-    text = await response.read()
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = {"message": text[:300].decode(errors="replace")}
-    if response.status >= 400:
-        raise ApiError(response.status, {"reason": response.reason, **found})
-    return found
+def _unavailable(error: Exception) -> UnavailableError:
+    said = getattr(error, "detail", "") or f"{error}" or type(error).__name__
+    return UnavailableError(f"the Kubernetes API does not answer: {said}")
 
 
 async def together(works: Iterable[Coroutine[Any, Any, T]], at_once: int = 1000) -> list[T]:

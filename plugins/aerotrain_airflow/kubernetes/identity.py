@@ -126,12 +126,6 @@ def is_owned_by(manifest: Manifest, uid: str) -> bool:
     return any(each.get("uid") == uid for each in owners)
 
 
-def is_of_a_job(manifest: Manifest, name: str) -> bool:
-    """Whether the object belongs to a group of that job, including one already deleted."""
-    owners = manifest["metadata"].get("ownerReferences") or ()
-    return any((each.get("kind"), each.get("name")) == ("ConfigMap", name) for each in owners)
-
-
 def is_an_owner(manifest: Manifest, name: str) -> bool:
     """Whether a ConfigMap is the owner of a group of that job, as a task creates it."""
     labels = manifest["metadata"].get("labels") or {}

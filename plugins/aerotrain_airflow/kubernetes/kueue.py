@@ -1,7 +1,4 @@
-"""The queue that admits the pods of a group: ``Queue`` is the interface, ``Kueue`` implements it.
-
-All that concerns Kueue is in this module. The backend calls only the methods of ``Queue``.
-"""
+"""Kueue, the queue that admits the pods of a group: all that concerns it is in this module."""
 
 import hashlib
 from collections.abc import Mapping
@@ -19,38 +16,7 @@ Manifest = Mapping[str, Any]
 _FINALIZER = "kueue.x-k8s.io/managed"
 
 
-class Queue:
-    """No queue: a pod is placed as soon as it exists. A queue overrides what it needs."""
-
-    #: Additional permissions: verb, group and resource of each.
-    permissions: tuple[tuple[str, str, str], ...] = ()
-
-    #: Whether pods may wait for their admission, which does not count as their time to start.
-    is_gate = False
-
-    def metadata(self, role: str, count: int) -> dict[str, Any]:
-        """Labels and annotations of a pod of this role, of ``count`` pods of the group."""
-        return {}
-
-    async def check(self, cluster: "Cluster") -> None:
-        """Fail if the queue does not exist.
-
-        Raises:
-            FinalError: nothing would admit the pods.
-        """
-
-    async def why_not_admitted(self, cluster: "Cluster") -> str:
-        """What the queue says about a group that it does not admit; empty if it says nothing."""
-        return ""
-
-    async def end(self, cluster: "Cluster") -> None:
-        """Give back what the group has of the queue, before its pods are deleted."""
-
-    async def release(self, cluster: "Cluster", pod: Manifest) -> None:
-        """Let the deletion of a pod finish."""
-
-
-class Kueue(Queue):
+class Kueue:
     """A LocalQueue of Kueue, for the group of one attempt of a job.
 
     Kueue represents the group by a Workload, which has the quota until it is deleted. Group and
@@ -68,13 +34,13 @@ class Kueue(Queue):
         ("delete", "kueue.x-k8s.io", "workloads"),
         ("patch", "", "pods"),
     )
-    is_gate = True
 
     def __init__(self, name: str, job: str, attempt: str) -> None:
         self._name = name
         self._group = f"{job[:54]}-{hashlib.sha256(attempt.encode()).hexdigest()[:8]}"
 
     def metadata(self, role: str, count: int) -> dict[str, Any]:
+        """Labels and annotations of a pod of this role, of ``count`` pods of the group."""
         return {
             "labels": {
                 "kueue.x-k8s.io/queue-name": self._name,
@@ -89,19 +55,19 @@ class Kueue(Queue):
         }
 
     async def check(self, cluster: "Cluster") -> None:
-        setting = f"[aerotrain] queue, which is kueue:{self._name}"
-        if not await cluster.serves("LocalQueue"):
-            raise FinalError(
-                "the cluster serves no API kueue.x-k8s.io with LocalQueues; have Kueue installed, "
-                f"or unset {setting}"
-            )
+        """Fail if the queue does not exist.
+
+        Raises:
+            FinalError: nothing would admit the pods.
+        """
         if await cluster.get("LocalQueue", self._name) is None:
             raise FinalError(
-                f"there is no LocalQueue {self._name} in namespace {cluster.namespace}; create it, "
-                f"or set {setting}, to another one"
+                f"there is no LocalQueue {self._name} in namespace {cluster.namespace}; have Kueue "
+                "installed and the queue created, or change [aerotrain] queue"
             )
 
     async def why_not_admitted(self, cluster: "Cluster") -> str:
+        """What Kueue says about a group that it does not admit; empty if it says nothing."""
         there = await cluster.get("Workload", self._group) or {}
         said = {each["type"]: each for each in there.get("status", {}).get("conditions") or ()}
         for kind, status in (
@@ -114,7 +80,7 @@ class Kueue(Queue):
         return ""
 
     async def end(self, cluster: "Cluster") -> None:
-        """Delete the Workload, if there is one.
+        """Delete the Workload, if there is one, before the pods of the group are deleted.
 
         Otherwise Kueue would wait for replacements of the pods that fail or are deleted: it would
         keep their quota, and by its finalizer the pods.
@@ -124,26 +90,29 @@ class Kueue(Queue):
             await cluster.delete("Workload", self._group, uid_of(there))
 
     async def release(self, cluster: "Cluster", pod: Manifest) -> None:
+        """Let the deletion of a pod finish."""
         finalizers = pod["metadata"].get("finalizers") or []
         if _FINALIZER in finalizers:
             change = {"finalizers": [each for each in finalizers if each != _FINALIZER]}
             await cluster.patch("Pod", pod["metadata"]["name"], uid_of(pod), metadata=change)
 
 
-def queue_named(setting: str, job: str, attempt: str) -> Queue:
+def queue_named(setting: str, job: str, attempt: str) -> Kueue | None:
     """The queue that ``[aerotrain] queue`` names, as ``kueue:NAME``, for an attempt of a job.
 
+    None if it is empty: then a pod is placed as soon as it exists.
+
     Raises:
-        SpecError: it names none.
+        SpecError: it is neither.
     """
     system, _, name = setting.partition(":")
     if setting and (system != "kueue" or not name):
         raise SpecError(f"[aerotrain] queue is {setting!r}; write kueue:NAME, or nothing")
-    return Kueue(name, job, attempt) if setting else Queue()
+    return Kueue(name, job, attempt) if setting else None
 
 
-def queue_of(owner: Manifest) -> Queue:
-    """The queue of the group with this owner."""
+def queue_of(owner: Manifest) -> Kueue | None:
+    """The queue of the group with this owner, if any."""
     values = annotations(owner)
     return queue_named(values.get(QUEUE, ""), owner["metadata"]["name"], values[ATTEMPT])
 

@@ -1,5 +1,7 @@
 """Creates a group completely or not at all, adopts one, restarts its pods, and ends it.
 
+The owner of a group is a ConfigMap: the state that all followers share, with the event log.
+
 The owner's annotation ``holder`` has the id of the task try that holds the group. A retry, a
 restarted worker or a second scheduler finds the group by its name and adopts it; a task try that is
 no longer the holder cannot end it.
@@ -13,15 +15,14 @@ from logging import getLogger
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.contract.event_log import Event, EventType
+from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
-from aerotrain.launch.backend import ExistingGroup
+from aerotrain.launch.backend import ExistingGroup, GroupGoneError
 from aerotrain.launch.controller import Ended, Restart
-from aerotrain.launch.restart_policy import History, Observations
-from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, together
+from aerotrain.launch.restart_policy import History, Observations, compacted
+from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, NoRoomError, together
 from aerotrain_airflow.kubernetes.identity import (
-    ATTEMPT,
     DESCRIPTION,
     HOLDER,
     INDEX_LABEL,
@@ -40,15 +41,8 @@ from aerotrain_airflow.kubernetes.identity import (
     uid_of,
     without_restarts,
 )
-from aerotrain_airflow.kubernetes.kueue import Queue, end_without_owner, queue_of
+from aerotrain_airflow.kubernetes.kueue import Kueue, end_without_owner, queue_of
 from aerotrain_airflow.kubernetes.observed import ObservedGroup
-from aerotrain_airflow.kubernetes.owner import (
-    TEMPLATES,
-    events_of,
-    log_data,
-    owner_of,
-    read_owner,
-)
 from aerotrain_airflow.kubernetes.plan import PodPlan, shared_objects
 from aerotrain_airflow.kubernetes.pod import GRACE, replica_pod
 from aerotrain_airflow.kubernetes.states import created_at, has_ended
@@ -68,6 +62,12 @@ _LOOK_EVERY = 0.5
 #: Seconds between two attempts to create a group for which a quota has no room.
 ROOM_EVERY = 10.0
 
+#: Keys of the owner's data: the event log, and a pod of each role for restarts.
+EVENTS, TEMPLATES = "events.jsonl", "pods.json"
+
+#: The limit of an event log in bytes, of the 1 MiB of a ConfigMap, which also has pods and job.
+LIMIT = 256 * 1024
+
 _LOG = getLogger(__name__)
 
 
@@ -75,6 +75,49 @@ def _deleted_within(objects: Iterable[Manifest]) -> float:
     """``DELETED_WITHIN``, and what a pod template has added to the grace period."""
     graces = [each.get("spec", {}).get("terminationGracePeriodSeconds") or 0 for each in objects]
     return DELETED_WITHIN + max([GRACE, *graces]) - GRACE
+
+
+def owner_of(plan: PodPlan, holder: str) -> dict[str, Any]:
+    """The manifest of the owner of the plan's group, with its holder."""
+    metadata = plan.owner["metadata"]
+    templates: dict[str, Manifest] = {}
+    for pod in plan.pods:
+        templates.setdefault(pod["metadata"]["labels"][ROLE_LABEL], pod)
+    began = Event(event=EventType.START, at=time.time())
+    return {
+        **plan.owner,
+        "metadata": {**metadata, "annotations": {**metadata["annotations"], HOLDER: holder}},
+        "data": {
+            **plan.owner["data"],
+            TEMPLATES: json.dumps(templates),
+            **log_data([began]),
+        },
+    }
+
+
+async def read_owner(cluster: Cluster, handle: Handle) -> dict[str, Any]:
+    """The current owner of the group.
+
+    Raises:
+        GroupGoneError: it does not exist, or belongs to another group.
+    """
+    owner = await cluster.get("ConfigMap", handle.name)
+    if owner is None or not handle.is_of(owner):
+        raise GroupGoneError(
+            f"the replica group {handle} is gone: its ConfigMap was deleted by hand, or another "
+            "try of the task has replaced it"
+        )
+    return owner
+
+
+def events_of(owner: Manifest) -> list[Event]:
+    """The event log in the owner of a group."""
+    return read(owner["data"].get(EVENTS, "").splitlines())
+
+
+def log_data(events: Sequence[Event]) -> dict[str, str]:
+    """The event log as the owner's data, compacted to the limit."""
+    return {EVENTS: "".join(f"{each.to_json()}\n" for each in compacted(events, LIMIT))}
 
 
 class PodClaim:
@@ -92,13 +135,13 @@ class PodClaim:
         self._said = False
 
     async def find(self) -> ExistingGroup | None:
-        """The group of the job's name; None for an incomplete one of this very attempt.
+        """The group of the job's name; one that was not created completely does not match.
 
         Raises:
             FinalError: another object has the name.
         """
         owner = await self._cluster.get("ConfigMap", self._name)
-        if owner is None or self._is_incomplete(owner):
+        if owner is None:
             return None
         if not is_an_owner(owner, self._name):
             raise FinalError(in_the_way(owner, self._plan.namespace))
@@ -117,30 +160,28 @@ class PodClaim:
         )
 
     async def create(self) -> str | None:
-        """Create the group, or complete an incomplete one.
+        """Create the group.
 
         None if its name was taken, or if a quota had no room, until the start deadline.
         """
         owner = await self._cluster.create(owner_of(self._plan, self._holder))
         if owner is None:
-            owner = await self._cluster.get("ConfigMap", self._name)
-            if owner is None or not self._is_incomplete(owner):
-                return None
+            return None
         try:
             await self._complete(owner)
         except BaseException as error:  # an incomplete group is of no use, and has what others need
             await self._cluster.delete("ConfigMap", self._name, uid_of(owner))
-            if isinstance(error, ApiError) and await self._waits_for_room(error):
+            if isinstance(error, NoRoomError) and await self._waits_for_room(error):
                 return None
             raise
         return str(Handle.of(owner))
 
-    async def _waits_for_room(self, error: ApiError) -> bool:
-        """Wait if a quota had no room for the group, and time remains."""
-        if not error.is_lack_of_room or time.monotonic() + ROOM_EVERY > self._wait_until:
+    async def _waits_for_room(self, error: NoRoomError) -> bool:
+        """Wait if time remains, because a quota had no room for the group."""
+        if time.monotonic() + ROOM_EVERY > self._wait_until:
             return False
         if not self._said:
-            _LOG.info("%s waits for a quota: %s", self._name, error.message)
+            _LOG.info("%s waits for a quota: %s", self._name, error.detail)
         self._said = True
         await asyncio.sleep(ROOM_EVERY)
         return True
@@ -171,8 +212,7 @@ class PodClaim:
         owner = await self._owner_of(found)
         if owner is None:
             return
-        queue = queue_of(owner)
-        await queue.end(self._cluster)
+        await _end_queue(self._cluster, owner)
         await self._cluster.delete("ConfigMap", self._name, uid_of(owner))
         began = time.monotonic()
         while True:
@@ -181,23 +221,12 @@ class PodClaim:
                 return
             if time.monotonic() > began + _deleted_within(pods):
                 for pod in pods:
-                    await _delete_pod(self._cluster, pod, queue, force=True)
+                    await _delete_pod(self._cluster, pod, queue_of(owner), force=True)
             await asyncio.sleep(_LOOK_EVERY)
 
     async def _owner_of(self, found: ExistingGroup) -> dict[str, Any] | None:
         owner = await self._cluster.get("ConfigMap", self._name)
         return owner if owner and Handle.parse(found.handle).is_of(owner) else None
-
-    def _is_incomplete(self, owner: Manifest) -> bool:
-        """Whether it is this attempt's own group, whose creation was interrupted."""
-        values = annotations(owner)
-        return (
-            is_an_owner(owner, self._name)
-            and values[ATTEMPT] == self._plan.attempt
-            and values[HOLDER] == self._holder
-            and values.get(STARTED) != "true"
-            and not is_being_deleted(owner)
-        )
 
     async def _complete(self, owner: Manifest) -> None:
         """Create all other objects: first what pods need, then all pods concurrently."""
@@ -214,12 +243,12 @@ class PodClaim:
             self._plan.job.names(),
             Handle.of(owner),
             lambda name: History.of(name, events).restarts,
-            is_gated=queue_of(owner).is_gate,
+            is_gated=queue_of(owner) is not None,
         )
         began = time.time()
-        pods = await self._cluster.list("Pod", labels=f"{JOB_LABEL}={self._name}")
-        there = {name for pod in pods if (name := observed.take(pod)) is not None}
-        observed.looked_at_all(there, began)
+        for pod in await self._cluster.list("Pod", labels=f"{JOB_LABEL}={self._name}"):
+            observed.take(pod)
+        observed.looked_at_all(began)
         return observed.seen
 
 
@@ -236,7 +265,7 @@ async def end(cluster: Cluster, handle: Handle, holder: str) -> None:
     """Delete the group with this handle, if it exists and ``holder`` still holds it."""
     while (owner := await _held(cluster, handle, holder)) is not None:
         version = owner["metadata"]["resourceVersion"]
-        await queue_of(owner).end(cluster)
+        await _end_queue(cluster, owner)
         try:
             await cluster.delete("ConfigMap", handle.name, uid_of(owner), version)
             return
@@ -250,10 +279,15 @@ async def end_pods(cluster: Cluster, handle: Handle, holder: str) -> None:
     owner = await _held(cluster, handle, holder)
     if owner is None or Ended.recorded_in(events_of(owner)) is None:
         return  # without a recorded end, its followers would restart the pods
-    queue = queue_of(owner)
-    await queue.end(cluster)
-    works = (_delete_pod(cluster, pod, queue) for pod in await _pods_of(cluster, owner))
+    await _end_queue(cluster, owner)
+    works = (_delete_pod(cluster, pod, queue_of(owner)) for pod in await _pods_of(cluster, owner))
     await together(works, at_once=_AT_ONCE)
+
+
+async def _end_queue(cluster: Cluster, owner: Manifest) -> None:
+    """Give back what the group has of its queue."""
+    if (queue := queue_of(owner)) is not None:
+        await queue.end(cluster)
 
 
 async def _pods_of(
@@ -271,28 +305,29 @@ async def _pods_of(
     return [pod for pod in own if without_restarts(pod) == pod_name(job, replica)]  # no copies
 
 
-async def _create(cluster: Cluster, manifest: Manifest, owner: Manifest) -> None:
+async def _create(cluster: Cluster, manifest: Manifest, owner: Manifest) -> Manifest:
     """Create one object of the group; wait for one of the same name and another owner to go.
 
     Raises:
         TemporaryError: it remains.
     """
     began = time.monotonic()
-    while await cluster.create(owned(manifest, owner)) is None:
+    while (made := await cluster.create(owned(manifest, owner))) is None:
         there = await cluster.get(manifest["kind"], manifest["metadata"]["name"])
         if there is not None and is_owned_by(there, uid_of(owner)):
-            return
+            return there
         if time.monotonic() > began + _deleted_within([there] if there else []):
             raise TemporaryError(in_the_way(manifest, cluster.namespace))
         await asyncio.sleep(_LOOK_EVERY)
+    return made
 
 
 async def restart_pod(
     cluster: Cluster, handle: Handle, name: ReplicaName, restart: Restart
-) -> None:
+) -> Manifest:
     """Restart the replica's pod to that restart count, even if another process has begun to.
 
-    Its former pod has ended before: otherwise two would have its DNS name.
+    Returns the new pod. Its former pod has ended before: otherwise two would have its DNS name.
 
     Raises:
         GroupGoneError: the group no longer exists.
@@ -302,8 +337,8 @@ async def restart_pod(
     while True:
         owner = await read_owner(cluster, handle)
         pods = await _pods_of(cluster, owner, name)
-        if any(restarts_of(pod) >= count for pod in pods):
-            return
+        if newer := [pod for pod in pods if restarts_of(pod) >= count]:
+            return newer[0]
         is_late = time.monotonic() > began + _deleted_within(pods)
         force = is_late or name in restart.force
         alive = [pod for pod in pods if not has_ended(pod)]
@@ -321,7 +356,7 @@ async def restart_pod(
         avoid=restart.avoid.get(name, ""),
         memory=restart.memory.get(name, 1.0),
     )
-    await _create(cluster, pod, owner)
+    return await _create(cluster, pod, owner)
 
 
 async def restore_shared(cluster: Cluster, handle: Handle, job: Job) -> None:
@@ -332,7 +367,7 @@ async def restore_shared(cluster: Cluster, handle: Handle, job: Job) -> None:
 
 
 async def _delete_pod(
-    cluster: Cluster, pod: Manifest, queue: Queue, *, force: bool = False
+    cluster: Cluster, pod: Manifest, queue: Kueue | None, *, force: bool = False
 ) -> None:
     """Delete exactly this pod; another one that has its name meanwhile remains."""
     name, uid = pod["metadata"]["name"], uid_of(pod)
@@ -340,7 +375,7 @@ async def _delete_pod(
         await cluster.delete("Pod", name, uid, force=force)
         # Kueue removes its finalizer once a failed pod is replaced, but counts one of another phase
         # as running, and deletes the pod that is created in its place.
-        if force or pod["status"].get("phase") == "Succeeded":
+        if queue and (force or pod["status"].get("phase") == "Succeeded"):
             await queue.release(cluster, pod)
     except ApiError as error:
         if error.status not in (404, 409):

@@ -1,8 +1,7 @@
 """Splits a stream into lines of any length; only a bounded part of each is kept."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 #: The bytes kept of a replica's line: nodes write lines in pieces of 16 KiB, and longer lines than
@@ -13,50 +12,30 @@ LONGEST = 64 * 1024
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
 
-@dataclass(frozen=True)
-class Line:
-    """The first bytes of a line, without its end, and the number of further bytes."""
+async def split_lines(
+    pieces: AsyncIterator[bytes], longest: int, *, incomplete: bool = False
+) -> AsyncIterator[tuple[bytes, int]]:
+    """Each line: its first ``longest`` bytes without its end, and the number of further bytes.
 
-    head: bytes
-    cut: int = 0
-
-
-class LineSplitter:
-    """Splits the pieces of a stream into lines, and keeps at most ``longest`` bytes of each."""
-
-    def __init__(self, longest: int) -> None:
-        self._longest = longest
-        self._head = bytearray()
-        self._cut = 0
-
-    def feed(self, piece: bytes) -> Iterator[Line]:
-        """The lines that end in this piece."""
-        *ends, rest = piece.split(b"\n")
-        for end in ends:
-            self._add(end)
-            yield self._taken()
-        self._add(rest)
-
-    def rest(self) -> Line | None:
-        """What follows the last line end, if anything: a line that is not complete yet."""
-        return self._taken() if self._head or self._cut else None
-
-    def _add(self, part: bytes) -> None:
-        room = self._longest - len(self._head)
-        self._head += part[:room]
-        self._cut += max(0, len(part) - room)
-
-    def _taken(self) -> Line:
-        line = Line(bytes(self._head), self._cut)
-        self._head.clear()
-        self._cut = 0
-        return line
+    What follows the last line end counts as a line only with ``incomplete``.
+    """
+    head, cut = bytearray(), 0
+    async for piece in pieces:
+        for number, part in enumerate(piece.split(b"\n")):
+            if number:
+                yield bytes(head), cut
+                head, cut = bytearray(), 0
+            kept = part[: longest - len(head)]
+            head += kept
+            cut += len(part) - len(kept)
+    if incomplete and (head or cut):
+        yield bytes(head), cut
 
 
-def readable(line: Line, longest: int = LONGEST) -> str:
+def readable(line: bytes, cut: int, longest: int = LONGEST) -> str:
     """The line as text of at most ``longest`` bytes, and a note of how many were cut."""
-    cut = line.cut + max(0, len(line.head) - longest)
-    text = line.head[:longest].decode(errors="replace")
+    cut += max(0, len(line) - longest)
+    text = line[:longest].decode(errors="replace")
     return f"{text} [{cut} more bytes of this line were cut]" if cut else text
 
 
@@ -69,5 +48,5 @@ def moment(stamp: str) -> str:
     if found is None:
         return ""
     second, fraction, zone = found.groups()
-    at = datetime.fromisoformat(second + zone.replace("Z", "+00:00")).astimezone(UTC)
+    at = datetime.fromisoformat(second + zone).astimezone(UTC)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{fraction or '':0<9}Z"

@@ -7,7 +7,6 @@ position is stored with the group's owner at times, for a follower in another pr
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -23,10 +22,9 @@ from aerotrain_airflow.kubernetes.lines import moment
 #: when they or the job end. Each stream is a connection of its own.
 LIVE = 16
 
-#: Seconds for which lines are collected before they are emitted, and the least number of seconds
-#: between two writes of their positions: the lines of that time are repeated if a follower is
+#: Seconds between two writes of the positions: the lines of that time are repeated if a follower is
 #: killed. One that is replaced stores them at its end.
-_GATHER, STORE_EVERY = 2.0, 60.0
+STORE_EVERY = 60.0
 
 #: Seconds that the logs of ended replicas may take to arrive, and those of one that is about to be
 #: restarted.
@@ -59,19 +57,16 @@ class PodLogs:
         self._handle = Handle.of(owner)
         self._emit = emit
         self._spawn = spawn
-        # By replica, the times of the last line that was emitted, stored, and read.
+        # By replica, the time of the last line that was emitted, and as stored with the owner.
         stored = json.loads(annotations(owner).get(POSITIONS, "{}"))
-        self._emitted = {name: at for name, stamp in stored.items() if (at := moment(stamp))}
-        self._stored, self._read_to = dict(self._emitted), dict(self._emitted)
-        self._store_at = time.monotonic() + STORE_EVERY
-        self._collected: list[tuple[str, LogLine]] = []
+        self._positions = {name: at for name, stamp in stored.items() if (at := moment(stamp))}
+        self._stored = dict(self._positions)
         ranked = sorted(names, key=lambda name: (_ORDER.index(name.role), name.index))
         self._ended = {name: asyncio.Event() for name in ranked}
         self._live = set(ranked[:LIVE])
         self._pods: dict[ReplicaName, str] = {}  # of the replicas that began
         self._streams: dict[ReplicaName, asyncio.Task[None]] = {}
-        self._new = asyncio.Event()
-        self._emitting = self._spawn(self._emit_on())
+        self._storing = self._spawn(self._store_on())
 
     def follow(self, name: ReplicaName, pod: str, *, began: bool, ended: bool) -> None:
         """Stream the lines of its ``pod`` once it ``began``; read once more after it has ended."""
@@ -102,18 +97,19 @@ class PodLogs:
             if name not in self._streams
         ]
         if ended or rest:
-            await asyncio.wait([*ended, *rest], timeout=_REST)
+            done, late = await asyncio.wait([*ended, *rest], timeout=_REST)
+            for read in late:
+                read.cancel()
+            for read in done:
+                read.result()  # raises the error of ``emit``, if any
 
     async def close(self) -> None:
-        """Stop reading, and emit what was read."""
-        tasks = [*self._streams.values(), self._emitting]
+        """Stop reading, and store how far the logs were read."""
+        tasks = [*self._streams.values(), self._storing]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        try:
-            self._emit_collected()
-        finally:
-            await self._store()
+        await self._store()
 
     async def _stream(self, name: ReplicaName, pod: str) -> None:
         ended, pauses = self._ended[name], backoff(*_PAUSES)
@@ -131,42 +127,30 @@ class PodLogs:
 
     async def _read(self, name: ReplicaName, pod: str, *, follow: bool) -> bool:
         """Read the new lines; returns whether the log was read to its end."""
-        since = self._read_to.get(str(name), "")
+        since = self._positions.get(str(name), "")
         try:
             lines = self._cluster.log(pod, container=CONTAINER, since=since, follow=follow)
             async for stamp, text in lines:
                 if stamp > since:
-                    self._collected.append((stamp, LogLine(name, text)))
-                    self._read_to[str(name)] = stamp
-                    self._new.set()
+                    self._emit(LogLine(name, text))
+                    self._positions[str(name)] = stamp
         except UnavailableError:
             return False
         except ApiError as error:
             return error.status in (400, 404)  # it never started, or is gone: nothing to read
         return True
 
-    async def _emit_on(self) -> None:
+    async def _store_on(self) -> None:
         while True:
-            await self._new.wait()
-            await asyncio.sleep(_GATHER)
-            self._emit_collected()
-            if time.monotonic() >= self._store_at:
-                await self._store()
-
-    def _emit_collected(self) -> None:
-        self._new.clear()
-        lines, self._collected = self._collected, []
-        for stamp, line in lines:
-            self._emit(line)
-            self._emitted[str(line.replica)] = stamp
+            await asyncio.sleep(STORE_EVERY)
+            await self._store()
 
     async def _store(self) -> None:
-        """Store the positions of the emitted lines with the owner, if there are new ones."""
-        self._store_at = time.monotonic() + STORE_EVERY
-        emitted = dict(self._emitted)
-        if emitted != self._stored:
-            positions = {"annotations": {POSITIONS: json.dumps(emitted)}}
+        """Store the positions with the owner, if there are new ones."""
+        positions = dict(self._positions)
+        if positions != self._stored:
+            noted = {"annotations": {POSITIONS: json.dumps(positions)}}
             with suppress(ApiError, UnavailableError):  # the next positions include these
                 name, uid = self._handle.name, self._handle.uid
-                await self._cluster.patch("ConfigMap", name, uid, metadata=positions)
-                self._stored = emitted
+                await self._cluster.patch("ConfigMap", name, uid, metadata=noted)
+                self._stored = positions

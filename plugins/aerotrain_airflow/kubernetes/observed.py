@@ -5,7 +5,7 @@ is made before all pods were observed once.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,19 +24,19 @@ from aerotrain_airflow.kubernetes.states import created_at, is_gated, observe_po
 Manifest = Mapping[str, Any]
 
 _MISSING = observe_pod(None)
-_REQUESTED = Observation(state=State.PENDING, reason="waits for its pod to be created")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedReplica:
-    """One replica: what was observed of its pod, and that pod's name and uid, empty without one.
+    """One replica: what was observed of its pod, and that pod's uid, empty without one.
 
-    ``started`` is when its container started, by ``time.time()``, or None.
+    ``at`` is the time of the observation, ``started`` when the container started or None, both by
+    ``time.time()``.
     """
 
     seen: Observation
+    at: float = 0.0
     started: float | None = None
-    pod: str = ""
     uid: str = ""
 
 
@@ -61,8 +61,6 @@ class ObservedGroup:
         self._restarts = restarts
         self._is_gated = is_gated
         self._clock = clock
-        # When the pod of a restarted replica was created; infinite until then.
-        self._created_at: dict[ReplicaName, float] = {}
         #: The state of each replica that was observed, or that is missing.
         self.replicas: dict[ReplicaName, ObservedReplica] = {}
         #: When the last list of all pods began; None before the first one.
@@ -97,8 +95,8 @@ class ObservedGroup:
         before, restarts = self.replicas.get(name), restarts_of(pod)
         if restarts < self._restarts(name):
             return None
-        last = before.seen if before else _REQUESTED
-        if last.state.ended and last.restarts is not None and restarts <= last.restarts:
+        last = before.seen if before else None
+        if last and last.state.ended and last.restarts is not None and restarts <= last.restarts:
             return name
         known = before if before and before.uid == uid_of(pod) else None
         started = started_at(pod) or (known.started if known else None)
@@ -113,8 +111,8 @@ class ObservedGroup:
                 node=pod["spec"].get("nodeName", ""),
                 waits_since=self._waits_since(pod, known) if waits else None,
             ),
+            at=self._clock(),
             started=started,
-            pod=pod["metadata"]["name"],
             uid=uid_of(pod),
         )
         return name
@@ -130,34 +128,15 @@ class ObservedGroup:
             return known.seen.waits_since or self._clock()
         return self._clock() if self._is_gated else created_at(pod)
 
-    def looked_at_all(self, there: Collection[ReplicaName], began: float) -> None:
-        """Record that a list of all pods, begun at ``began``, had those of the replicas ``there``.
+    def looked_at_all(self, began: float) -> None:
+        """Record that all pods were taken from a list that was begun at ``began``.
 
-        A pod that is being created, or was created after that, does not count as missing.
+        The pod of a replica that was not observed since then is missing.
         """
-        for name in set(self._pods.values()) - set(there):
-            before = self.replicas.get(name)
-            if self._created_at.get(name, 0.0) >= began or (before and before.seen.state.ended):
-                continue
-            last = before or ObservedReplica(seen=replace(_MISSING, restarts=None))
-            seen = replace(_MISSING, restarts=last.seen.restarts, node=last.seen.node)
-            self.replicas[name] = replace(last, seen=seen)
+        for name in self._pods.values():
+            last = self.replicas.get(name, ObservedReplica(seen=replace(_MISSING, restarts=None)))
+            if last.at < began and not last.seen.state.ended:
+                seen = replace(_MISSING, restarts=last.seen.restarts, node=last.seen.node)
+                last = replace(last, seen=seen)
+            self.replicas[name] = last
         self.looked = began
-
-    def creating(self, counts: Mapping[ReplicaName, int], now: float) -> None:
-        """New pods are being created for these from ``now`` on; they do not count as missing."""
-        for name, count in counts.items():
-            self._created_at[name] = float("inf")
-            seen = replace(_REQUESTED, waits_since=now, restarts=count)
-            self.replicas[name] = ObservedReplica(seen=seen)
-
-    def not_created(self, names: Iterable[ReplicaName]) -> None:
-        """The new pods could not be created: the restart is still to be carried out."""
-        for name in names:
-            self._created_at.pop(name, None)
-            last = self.replicas[name]
-            self.replicas[name] = replace(last, seen=replace(last.seen, restarts=None))
-
-    def created(self, names: Iterable[ReplicaName], now: float) -> None:
-        """The pods were created: a list that begins later must include them."""
-        self._created_at.update(dict.fromkeys(names, now))

@@ -14,7 +14,7 @@ import yaml
 from aerotrain.contract.environment import Variable, cluster_of
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job
-from aerotrain.contract.layout import DNS_LABEL, DNS_LABEL_LENGTH
+from aerotrain.contract.layout import DNS_LABEL_LENGTH
 from aerotrain_airflow.kubernetes.identity import (
     ATTEMPT,
     DESCRIPTION,
@@ -23,7 +23,7 @@ from aerotrain_airflow.kubernetes.identity import (
     Handle,
     pod_name,
 )
-from aerotrain_airflow.kubernetes.kueue import Queue, queue_named
+from aerotrain_airflow.kubernetes.kueue import Kueue, queue_named
 from aerotrain_airflow.kubernetes.pod import PORT, Manifest, PodSettings, replica_pod, role_pod
 
 __all__ = ["PodPlan", "PodSettings", "plan_pods"]
@@ -46,7 +46,7 @@ class PodPlan:
     job: Job
     attempt: str
     namespace: str
-    queue: Queue
+    queue: Kueue | None
     description: str
     owner: Manifest
     others: tuple[Manifest, ...]
@@ -63,8 +63,7 @@ class PodPlan:
     def __str__(self) -> str:
         # Copied, so that no parts are shared: YAML anchors and aliases are hard to read.
         manifests = json.loads(json.dumps((self.owner, *self.others)))
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-        return yaml.dump_all(manifests, Dumper=dumper, sort_keys=False, width=1000)
+        return yaml.dump_all(manifests, Dumper=yaml.CSafeDumper, sort_keys=False, width=1000)
 
 
 def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
@@ -73,7 +72,7 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
     Raises:
         SpecError: the job cannot run as pods, or a template sets a reserved field.
     """
-    _check(job, settings)
+    _check(job)
     anonymous = json.dumps([LAYOUT, _manifests(job, "", settings)], sort_keys=True)
     description = hashlib.sha256(anonymous.encode()).hexdigest()
     owner, *others = _manifests(job, attempt, settings)
@@ -93,17 +92,12 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
     )
 
 
-def _check(job: Job, settings: PodSettings) -> None:
+def _check(job: Job) -> None:
     longest = max((pod_name(job.name, name) for name in job.names()), key=len)
     if len(longest) > DNS_LABEL_LENGTH:
         raise SpecError(
             f"the pod {longest!r} would have a name of {len(longest)} letters and "
             f"{DNS_LABEL_LENGTH} are allowed; give the job a shorter name"
-        )
-    if not DNS_LABEL.fullmatch(settings.namespace) or len(settings.namespace) > DNS_LABEL_LENGTH:
-        raise SpecError(
-            f"[aerotrain] namespace is {settings.namespace!r}, which is no namespace's name; "
-            f"use at most {DNS_LABEL_LENGTH} lower-case letters, digits and hyphens"
         )
     if job.store.startswith("file://"):
         raise SpecError(

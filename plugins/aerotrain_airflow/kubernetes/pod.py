@@ -14,12 +14,11 @@ from aerotrain.launch.restart_policy import heartbeat_timeout
 from aerotrain_airflow.kubernetes.identity import (
     CONTAINER,
     INDEX_LABEL,
-    JOB_LABEL,
     RESTARTS,
     ROLE_LABEL,
     pod_name,
 )
-from aerotrain_airflow.kubernetes.kueue import Queue
+from aerotrain_airflow.kubernetes.kueue import Kueue
 from aerotrain_airflow.kubernetes.template import Template, checked, merge
 
 Manifest = dict[str, Any]
@@ -63,22 +62,27 @@ class PodSettings:
 
 
 def role_pod(
-    job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings, queue: Queue
+    job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings, queue: Kueue | None
 ) -> Manifest:
     """The part that the pods of a role share: all but their names and indices.
 
     Raises:
         SpecError: a template sets a reserved field, or no image is set.
     """
-    pod = _defaults(job, replica, settings)
+    pod = _defaults(job, settings)
     for template, where in (
         (settings.pod_template, "the pod template"),
         (replica.pod, f"the pod template of {replica.role}"),
     ):
-        pod = merge(pod, checked(template, where))
-    pod = merge(pod, {"metadata": queue.metadata(replica.role.value, len(list(job.names())))})
+        pod = merge(pod, checked(template, where), where)
+    if queue is not None:
+        of_queue = queue.metadata(replica.role.value, len(list(job.names())))
+        pod = merge(pod, {"metadata": of_queue})
     pod = merge(pod, _reserved(job, replica, attempt, settings))
     container = pod["spec"]["containers"][0]
+    for each in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
+        # If a container fails before it can write a termination message, its log has the reason.
+        each.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     if not container.get("image"):
         raise SpecError(
             f"no image is set for {replica.role}; set [aerotrain] image, or the image "
@@ -138,8 +142,8 @@ def _more(quantity: str, factor: float) -> str:
     return f"{math.ceil(size * factor / 2**20)}Mi"
 
 
-def _defaults(job: Job, replica: ReplicaSpec, settings: PodSettings) -> Manifest:
-    """What a template may change: the restricted pod standard, a scratch disk, and spreading.
+def _defaults(job: Job, settings: PodSettings) -> Manifest:
+    """What a template may change: the restricted pod standard, and a scratch disk.
 
     https://kubernetes.io/docs/concepts/security/pod-security-standards/
     """
@@ -170,7 +174,6 @@ def _defaults(job: Job, replica: ReplicaSpec, settings: PodSettings) -> Manifest
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-        **_spread(job, replica),
         "containers": [container],
         "volumes": [{"name": "scratch", "emptyDir": {}}],
     }
@@ -202,19 +205,6 @@ def _liveness(job: Job) -> dict[str, Any]:
     }
 
 
-def _spread(job: Job, replica: ReplicaSpec) -> dict[str, Any]:
-    """Spread the replicas of a role over the nodes, as far as there are several."""
-    if replica.count == 1:
-        return {}
-    constraint = {
-        "maxSkew": 1,
-        "topologyKey": _NODE_LABEL,
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": {JOB_LABEL: job.name, ROLE_LABEL: replica.role.value}},
-    }
-    return {"topologySpreadConstraints": [constraint]}
-
-
 def _reserved(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
     """The fields that come from the job, or that the group depends on; no template changes them."""
     variables = {
@@ -232,8 +222,6 @@ def _reserved(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSetting
         "name": CONTAINER,
         "command": ["python", "-m", "aerotrain.replica"],
         "workingDir": SCRATCH,
-        # If Python fails before it can write a termination message, the log has the reason.
-        "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "grpc", "containerPort": PORT, "protocol": "TCP"}],
         "env": [
             *({"name": name, "valueFrom": source} for name, source in sources.items()),

@@ -1,21 +1,129 @@
 """Interprets the status of a pod as the state of its replica.
 
-The end of a container is visible a second before the phase of its pod changes, and has more
-details. ``reasons`` defines what the reasons mean. An end or a wait with an unknown reason is still
-an end or a wait, but an unknown phase is an error.
+The tables have the reasons that Kubernetes gives for a pod's state, by the part of the status in
+which they appear, and what each means. An end or a wait with another reason is still an end or a
+wait, but an unknown phase is an error. The end of a container is visible a second before the phase
+of its pod changes, and has more details.
 """
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from aerotrain.contract.errors import ExitCode, FinalError, TerminationMessage
 from aerotrain.contract.status import Failure, Observation, State, observed_exit
-from aerotrain.launch.restart_policy import FROM_OUTSIDE
+from aerotrain.launch.restart_policy import FROM_OUTSIDE, MORE_TIME
 from aerotrain_airflow.kubernetes.identity import CONTAINER
-from aerotrain_airflow.kubernetes.reasons import Field, Reason, row_of
 
 Part = Mapping[str, Any]
+
+
+class Reason(NamedTuple):
+    """What a reason means: the state of the replica, or the failure by which it is LOST.
+
+    ``what`` is a sentence for the user, ``todo`` what to do about it.
+    """
+
+    means: State | Failure
+    what: str
+    todo: str = ""
+
+    def observed(self, reason: str, message: str, code: int | None = None) -> Observation:
+        """The observation of a replica with this reason, and Kubernetes' message about it."""
+        said = ": ".join(filter(None, (reason, message)))
+        what = f"{self.what} ({said})" if said else self.what
+        is_state = isinstance(self.means, State)
+        return Observation(
+            state=self.means if isinstance(self.means, State) else State.LOST,
+            exit_code=code,
+            reason=f"{what}; {self.todo}" if self.todo else what,
+            failure=None if is_state else Failure(self.means),
+        )
+
+
+_AGAIN = "another try may find a better node"
+_FULL = Reason(Failure.START, "was rejected by its node", "ask for less on one node, or try again")
+_NO_START = Reason(State.FAILED, "cannot be started", "check its image and its command")
+_NOT_PULLED = Reason(State.PENDING, "waits because its image cannot be pulled")
+_NO_IMAGE = Reason(
+    State.FAILED,
+    "has an image that cannot be pulled",
+    "correct its name, give the pod an imagePullSecret, or load the image onto the nodes",
+)
+_LOST = Reason(Failure.NODE, "was lost with its node", _AGAIN)
+
+Table = Mapping[str, Reason]
+
+#: The end of a container; other ends are explained by the exit code. The kernel may kill a child
+#: of the replica, which then exits by itself: the reason is OOMKilled with any exit code, also 0.
+TERMINATED: Table = {
+    "OOMKilled": Reason(Failure.MEMORY, "ran out of memory", "ask for more memory"),
+    "StartError": _NO_START,
+    "ContainerCannotRun": _NO_START,
+    "ContainerStatusUnknown": _LOST,
+}
+
+#: ``status.reason``, written by the node or a controller. Others are those of a node that went
+#: down, or whose labels changed.
+POD: Table = {
+    "DeadlineExceeded": Reason(
+        Failure.TEMPORARY, "ran for longer than the deadline of its job", MORE_TIME
+    ),
+    "Evicted": Reason(
+        Failure.PREEMPTED, "was evicted by its node", "ask for as much memory and disk as it uses"
+    ),
+    "Preempting": Reason(Failure.PREEMPTED, "was preempted by a critical pod", _AGAIN),
+    "UnexpectedAdmissionError": _FULL,  # as when a device has failed
+    "TopologyAffinityError": _FULL,
+    "OutOfcpu": _FULL,
+    "OutOfmemory": _FULL,
+    "OutOfpods": _FULL,
+    "": Reason(Failure.NODE, "was ended by its node", _AGAIN),
+}
+
+#: The condition DisruptionTarget; others are an eviction, as when a node is drained, or a taint:
+#: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+DISRUPTION: Table = {
+    "DeletionByPodGC": _LOST,
+    "PreemptionByScheduler": Reason(
+        Failure.PREEMPTED,
+        "was preempted by a pod of higher priority",
+        "give it a priority class, or try again",
+    ),
+    "": Reason(Failure.PREEMPTED, "was evicted by the cluster", _AGAIN),
+}
+
+#: The condition PodScheduled.
+SCHEDULED: Table = {
+    "Unschedulable": Reason(
+        State.PENDING,
+        "waits because no node can take it",
+        "ask for less, or change what it asks of nodes and volumes",
+    ),
+    "SchedulingGated": Reason(State.PENDING, "waits until its queue admits it"),
+    "": Reason(State.PENDING, "waits to be placed on a node"),
+}
+
+#: A container that waits on its node. Networks and registries recover; a wrong name does not.
+WAITING: Table = {
+    "ErrImagePull": _NOT_PULLED,
+    "ImagePullBackOff": _NOT_PULLED,
+    "InvalidImageName": _NO_IMAGE,
+    "ErrImageNeverPull": _NO_IMAGE,
+    "SignatureValidationFailed": _NO_IMAGE,
+    "CreateContainerConfigError": Reason(
+        State.FAILED,
+        "cannot be created as described",
+        "create the Secret or ConfigMap that it names, or use an image whose user is a number "
+        "above 0",
+    ),
+    "": Reason(State.PENDING, "waits"),
+}
+
+#: An image that does not exist or may not be pulled, in the words of docker, containerd and CRI-O.
+_NO_SUCH_IMAGE = ("not found", "manifest unknown", "denied", "unauthorized", "forbidden")
+
+_PENDING = SCHEDULED[""].observed("", "")
 
 #: Messages of Python or the kernel for an image that can run no replica, at any exit code.
 _WRONG_IMAGE = {
@@ -125,12 +233,11 @@ def _own_end(ended: Part, status: Part, *, deleted: bool) -> Observation:
 def _known_end(ended: Part) -> Observation | None:
     """An end that the container's reason explains."""
     reason = ended.get("reason", "")
-    row = row_of(Field.TERMINATED, reason)
+    row = TERMINATED.get(reason)
     if row is None:
         return None
     # The message of a container that was started is its own, not the reason of its end.
-    message = _message(ended) if row.state is State.FAILED else ""
-    return _observation(row, reason, message, ended["exitCode"])
+    return row.observed(reason, _message(ended) if row is _NO_START else "", ended["exitCode"])
 
 
 def _exit(code: int, message: str) -> Observation:
@@ -149,12 +256,12 @@ def _exit(code: int, message: str) -> Observation:
 def _taken_down(status: Part, code: int | None = None) -> Observation | None:
     """Why the cluster ended the pod, if it did."""
     disruption = _condition(status, "DisruptionTarget")
-    for field, part in ((Field.POD, status), (Field.DISRUPTION, disruption)):
-        reason = part.get("reason", "")
-        is_so = reason if field is Field.POD else disruption.get("status") == "True"
-        if is_so and (row := row_of(field, reason)) is not None:
-            return _observation(row, reason, _message(part), code)
-    return None
+    if reason := status.get("reason"):
+        return POD.get(reason, POD[""]).observed(reason, _message(status), code)
+    if disruption.get("status") != "True":
+        return None
+    reason = disruption.get("reason", "")
+    return DISRUPTION.get(reason, DISRUPTION[""]).observed(reason, _message(disruption), code)
 
 
 def _failed_side_car(others: Mapping[str, Part]) -> Observation | None:
@@ -184,26 +291,29 @@ def _silence_of_node(status: Part) -> str:
 
 def _waiting(status: Part, own: Part, others: Mapping[str, Part]) -> Observation:
     """What a pod that has not started is waiting for; the wait may be futile."""
-    waits = [state["waiting"] for state in (*others.values(), own) if "waiting" in state]
-    seen = [_explained(Field.WAITING, wait) for wait in waits]
+    seen = [_wait(state["waiting"]) for state in (*others.values(), own) if "waiting" in state]
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
-        seen.append(_explained(Field.SCHEDULED, scheduled))
+        reason = scheduled.get("reason", "")
+        row = SCHEDULED.get(reason, SCHEDULED[""])
+        seen.append(row.observed(reason, _message(scheduled)))
     # A futile wait, or else the one with the longest reason: the usual ones are short.
     final = [each for each in seen if each.state is State.FAILED]
     return max(final or seen, key=lambda each: len(each.reason), default=_PENDING)
 
 
-_PENDING = Observation(state=State.PENDING, reason="waits to be placed on a node")
-
-
-def _explained(place: Field, part: Part) -> Observation:
-    reason, message = part.get("reason", ""), _message(part)
+def _wait(waiting: Part) -> Observation:
+    reason, message = waiting.get("reason", ""), _message(waiting)
     if reason == "ImagePullBackOff" and ": ErrImagePull: " in message:
         # The two reasons alternate every few seconds; the message to the user should not.
         reason, message = "ErrImagePull", message.partition(": ErrImagePull: ")[2]
-    row = row_of(place, reason, message)
-    return _PENDING if row is None else _observation(row, reason, message)
+    row, said = WAITING.get(reason, WAITING[""]), message.lower()
+    if row is _NOT_PULLED and any(words in said for words in _NO_SUCH_IMAGE):
+        # A DNS server that temporarily cannot resolve the registry also says "not found".
+        row = row if "lookup" in said else _NO_IMAGE
+    elif row.means is State.FAILED and "failed to sync" in said:
+        row = WAITING[""]  # the node has not read the Secret or ConfigMap yet
+    return row.observed(reason, message)
 
 
 def _condition(status: Part, kind: str) -> Part:
@@ -213,10 +323,3 @@ def _condition(status: Part, kind: str) -> Part:
 
 def _message(part: Part) -> str:
     return (part.get("message") or "").strip()
-
-
-def _observation(row: Reason, reason: str, message: str, code: int | None = None) -> Observation:
-    said = ": ".join(filter(None, (reason, message)))
-    what = f"{row.what} ({said})" if said else row.what
-    todo = f"; {row.todo}" if row.todo else ""
-    return Observation(state=row.state, exit_code=code, reason=what + todo, failure=row.failure)

@@ -5,7 +5,7 @@ container ``replica``, or else its first, is the one that trains; others are sid
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,37 +35,38 @@ _NAMED_BY = {
 _MERGED = ("containers", "initContainers")
 _APPENDED = ("tolerations", "envFrom")
 
-_RESOURCES = "comes from the job; give it in the resources of the role's replica"
-_NAMES = "is how replicas find each other; leave it out"
-_START = "is how a replica is started; leave it out"
-_MESSAGE = "is where a replica writes its termination message; leave it out"
-
 #: What a template may not set, by its path, and why.
 _RESERVED_IN_POD = {
-    "metadata/name": _NAMES,
-    "metadata/namespace": "is set in [aerotrain] namespace; leave it out",
-    "metadata/generateName": _NAMES,
-    "metadata/ownerReferences": "ties the pods to their job; leave it out",
-    "metadata/finalizers": "would keep pods after their job; leave it out",
-    "spec/hostname": _NAMES,
-    "spec/subdomain": _NAMES,
-    "spec/setHostnameAsFQDN": _NAMES,
-    "spec/hostnameOverride": _NAMES,
-    "spec/hostNetwork": "would open TensorFlow's port to other hosts; leave it out",
-    "spec/restartPolicy": "is Never, because the launcher decides on restarts; leave it out",
-    "spec/activeDeadlineSeconds": "comes from the job; set the job's deadlines instead",
+    "metadata/namespace": "is set in [aerotrain] namespace",
+    "metadata/finalizers": "would keep pods after their job",
+    "spec/hostNetwork": "would open TensorFlow's port to other hosts",
+    "spec/restartPolicy": "is Never, because the launcher decides on restarts",
+    "spec/activeDeadlineSeconds": "comes from the deadlines of the job",
+    **dict.fromkeys(
+        ("metadata/name", "metadata/generateName", "metadata/ownerReferences"),
+        "ties the pods to their job",
+    ),
+    **dict.fromkeys(
+        ("spec/hostname", "spec/subdomain", "spec/setHostnameAsFQDN", "spec/hostnameOverride"),
+        "is how replicas find each other",
+    ),
 }
 _RESERVED_IN_CONTAINER = {
-    "command": _START,
-    "args": _START,
-    "workingDir": _START,
-    "terminationMessagePath": _MESSAGE,
-    "terminationMessagePolicy": _MESSAGE,
-    "resources/requests/cpu": _RESOURCES,
-    "resources/requests/memory": _RESOURCES,
-    "resources/limits/memory": _RESOURCES,
-    "resources/limits/nvidia.com/gpu": _RESOURCES,
-    "resources/limits/google.com/tpu": _RESOURCES,
+    **dict.fromkeys(("command", "args", "workingDir"), "is how a replica is started"),
+    **dict.fromkeys(
+        ("terminationMessagePath", "terminationMessagePolicy"),
+        "is where a replica writes its termination message",
+    ),
+    **dict.fromkeys(
+        (
+            "resources/requests/cpu",
+            "resources/requests/memory",
+            "resources/limits/memory",
+            "resources/limits/nvidia.com/gpu",
+            "resources/limits/google.com/tpu",
+        ),
+        "comes from the resources of the role's replica",
+    ),
 }
 _RESERVED_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/managed-by")
 
@@ -109,47 +110,29 @@ def checked(template: Template, where: str) -> dict[str, Any]:
     for key, value in template.items():
         if key not in ("apiVersion", "kind", "metadata", "spec") and value:
             raise SpecError(f"{where} has {key!r}, which no Pod has; give it metadata and spec")
-    metadata, spec = (_part(template, key, Mapping, where) for key in ("metadata", "spec"))
-    _check_reserved({"metadata": metadata, "spec": spec}, _RESERVED_IN_POD, where)
+    whole = merge({"metadata": {"labels": {}, "annotations": {}}, "spec": {}}, template, where)
+    _check_reserved(whole, _RESERVED_IN_POD, where)
     for kind in ("labels", "annotations"):
-        for name in _part(metadata, kind, Mapping, where):
+        for name in whole.get("metadata", {}).get(kind, ()):
             if str(name).startswith("aerotrain/") or name in _RESERVED_LABELS:
                 raise SpecError(
                     f"{where} sets metadata.{kind} {name!r}, which the launcher sets; leave it out"
                 )
-    _check_named(spec, where)
+    metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     kept = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
-    return {"metadata": kept, "spec": _with_own_container(spec, where)}
-
-
-def _with_own_container(spec: Template, where: str) -> Template:
-    """The spec with the container that trains first, under the reserved name."""
-    if not spec.get("containers"):
-        return spec
-    containers = spec["containers"]
-    own = next((each for each in containers if each["name"] == CONTAINER), containers[0])
-    here = f"{where}, in its container {own['name']!r},"
-    _check_reserved(own, _RESERVED_IN_CONTAINER, here)
-    for variable in own.get("env") or ():
-        if is_reserved(variable["name"]):
-            raise SpecError(
-                f"{where} sets {variable['name']} in the environment of its container "
-                f"{own['name']!r}, which the launcher sets for each replica; leave it out"
-            )
-    others = (each for each in containers if each is not own)
-    return {**spec, "containers": [{**own, "name": CONTAINER}, *others]}
-
-
-def _check_named(part: Template, where: str, path: str = "") -> None:
-    """Check that all items of lists that are merged by name have one."""
-    for key in _NAMED_BY.keys() & part.keys():
-        for item in _part(part, key, list, where):
-            if not isinstance(item, Mapping) or _NAMED_BY[key] not in item:
+    if containers := spec.get("containers"):
+        own = next((each for each in containers if each["name"] == CONTAINER), containers[0])
+        here = f"{where}, in its container {own['name']!r},"
+        _check_reserved(own, _RESERVED_IN_CONTAINER, here)
+        for variable in own.get("env") or ():
+            if is_reserved(variable["name"]):
                 raise SpecError(
-                    f"{where} has {path}{key} without {_NAMED_BY[key]}: {item!r}; give it one"
+                    f"{here} sets the variable {variable['name']}, which the launcher sets for "
+                    "each replica; leave it out"
                 )
-            if key in _MERGED:
-                _check_named(item, where, f"{path}{item['name']}.")
+        others = (each for each in containers if each is not own)
+        spec = {**spec, "containers": [{**own, "name": CONTAINER}, *others]}
+    return {"metadata": kept, "spec": spec}
 
 
 def _check_reserved(part: Template, reserved: Mapping[str, str], where: str) -> None:
@@ -159,38 +142,39 @@ def _check_reserved(part: Template, reserved: Mapping[str, str], where: str) -> 
         for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
         if value is not None and (path, value) != ("spec/restartPolicy", "Never"):
-            raise SpecError(f"{where} sets {'.'.join(keys)} to {value!r}, which {why}")
+            raise SpecError(
+                f"{where} sets {'.'.join(keys)} to {value!r}, which {why}; leave it out"
+            )
 
 
-def _part(whole: Template, key: str, kind: type, where: str) -> Any:
-    part = whole.get(key)
-    if part is None:
-        return {} if kind is Mapping else []
-    if not isinstance(part, kind):
-        raise SpecError(f"{where} has {key} {part!r}; write it as Kubernetes does")
-    return part
-
-
-def merge(base: Template, over: Template) -> dict[str, Any]:
+def merge(base: Template, over: Template, where: str = "a pod template") -> dict[str, Any]:
     """``base`` with ``over`` on top; fields that ``over`` sets to null are removed.
 
     Neither is changed, but the result shares parts with both.
+
+    Raises:
+        SpecError: they differ in the type of a field, or an item of a list has no name.
     """
     merged = dict(base)
     for key, value in over.items():
+        below = merged.get(key)
         if value is None:
             merged.pop(key, None)
-        elif isinstance(value, Mapping):
-            below = merged.get(key)
-            merged[key] = merge(below if isinstance(below, Mapping) else {}, value)
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            merged[key] = _merged_list(key, merged.get(key) or [], value)
+            continue
+        expected = [] if key in _NAMED_BY else below
+        for kind in (Mapping, list):
+            if expected is not None and isinstance(value, kind) != isinstance(expected, kind):
+                raise SpecError(f"{where} has {key} {value!r}; write it as Kubernetes does")
+        if isinstance(value, Mapping):
+            merged[key] = merge(below or {}, value, where)
+        elif isinstance(value, list):
+            merged[key] = _merged_list(key, below or [], value, where)
         else:
             merged[key] = value
     return merged
 
 
-def _merged_list(key: str, base: Sequence[Any], over: Sequence[Any]) -> list[Any]:
+def _merged_list(key: str, base: list[Any], over: list[Any], where: str) -> list[Any]:
     if key in _APPENDED:
         return [*base, *(each for each in over if each not in base)]
     if key not in _NAMED_BY:
@@ -198,6 +182,8 @@ def _merged_list(key: str, base: Sequence[Any], over: Sequence[Any]) -> list[Any
     by = _NAMED_BY[key]
     merged = {each[by]: each for each in base}
     for each in over:
+        if not isinstance(each, Mapping) or by not in each:
+            raise SpecError(f"{where} has {key} without {by}: {each!r}; give it one")
         below = merged.get(each[by], {}) if key in _MERGED else {}
-        merged[each[by]] = merge(below, each)
+        merged[each[by]] = merge(below, each, where)
     return list(merged.values())

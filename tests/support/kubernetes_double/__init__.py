@@ -4,17 +4,11 @@
 
     with KubernetesDouble() as double:
         ...                                        # use double.kubeconfig or double.url
-        double.pod("job-chief")                    # its manifest now, or None
+        double.find("pods", "job-chief")                    # its manifest now, or None
         double.requests                            # every request so far
         double.fail(429, verb="list", times=3)     # the next three lists
         double.imagine("job-worker-1", statuses.unschedulable())
         double.become("job-worker-0", statuses.out_of_memory())
-
-Why not kmock (0.8), the closest package on PyPI: its emulator keeps objects and streams their
-changes, but gives them no resourceVersion, no uid and no creation time. It ignores selectors,
-limits and timeouts, begins every watch with all existing objects, has no error 410, removes every
-pod at once, and searches all objects for each request. Why not kwok: it needs a real API server and
-etcd, neither of which PyPI has, and runs no processes.
 
 It has what the launcher asks of a cluster, and what its tests do to one. Responses, the order of a
 pod's states and its log were compared with those of a real Kubernetes 1.36.2. All else is shown on

@@ -82,9 +82,5 @@ def forbidden(user: str, verb: str, resource: str, group: str, namespace: str) -
     return ApiError(403, message, details={"kind": resource})
 
 
-def invalid(kind: str, name: str, where: str, sentence: str) -> ApiError:
-    return ApiError(422, f'{kind} "{name}" is invalid: {where}: {sentence}')
-
-
 def expired(version: int) -> ApiError:
     return ApiError(410, f"too old resource version: {version}", "Expired")

@@ -2,16 +2,20 @@
 
 import copy
 import json
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
-from support.kubernetes_double import admission, answers
-from support.kubernetes_double.access import Access, check_quota
+from support.kubernetes_double import answers
 from support.kubernetes_double.deletion import Deletion
 from support.kubernetes_double.objects import (
+    NAMESPACES,
     PODS,
+    QUOTAS,
     REVIEWS,
+    SECRETS,
     Kind,
     Manifest,
     Objects,
@@ -19,6 +23,8 @@ from support.kubernetes_double.objects import (
     Stored,
     timestamp,
 )
+
+USER = "system:serviceaccount:default:aerotrain"
 
 #: Code and body of a response.
 Answer = tuple[int, bytes]
@@ -63,7 +69,7 @@ def _verb(method: str, name: str, query: Mapping[str, str]) -> str:
     if method == "GET":
         reads = "get" if name else "list"
         return "watch" if is_true(query.get("watch", "")) else reads
-    return "deletecollection" if method == "DELETE" and not name else _VERBS[method]
+    return _VERBS[method]
 
 
 def is_true(text: str) -> bool:
@@ -77,6 +83,47 @@ def read_selection(target: Target, query: Mapping[str, str]) -> Selection:
         for selector in ("labelSelector", "fieldSelector")
     )
     return Selection(target.kind, target.namespace, labels, fields)
+
+
+class Access:
+    """The bearer token, verbs that were revoked, and quotas."""
+
+    def __init__(self, token: str = "") -> None:
+        self.token = token
+        self.denied: set[tuple[str, str]] = set()
+
+    def check(
+        self, authorization: str, verb: str, kind: Kind, resource: str, namespace: str
+    ) -> None:
+        """Reject an invalid token, and what the user may not do.
+
+        ``resource`` includes the subresource, as in ``pods/log``.
+        """
+        if self.token and authorization != f"Bearer {self.token}":
+            raise answers.ApiError(401, "Unauthorized")
+        if (verb, resource) in self.denied:
+            raise answers.forbidden(USER, verb, resource, kind.group, namespace)
+
+    def review(self, given: Manifest) -> Manifest:
+        """The response to a SelfSubjectAccessReview."""
+        asked = given["spec"]["resourceAttributes"]
+        resource = "/".join(filter(None, (asked.get("resource"), asked.get("subresource"))))
+        status: dict[str, Any] = {"allowed": (asked.get("verb"), resource) not in self.denied}
+        return {**given, "metadata": {}, "status": status}
+
+
+def check_quota(manifest: Manifest, objects: Objects) -> None:
+    """Reject a pod beyond the number of pods of one of the namespace's quotas."""
+    namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    for quota in objects.select(Selection(QUOTAS, namespace)):
+        limit = quota.manifest()["spec"]["hard"]["pods"]
+        used = len(objects.select(Selection(PODS, namespace)))
+        if used >= int(limit):
+            raise answers.ApiError(
+                403,
+                f'pods "{name}" is forbidden: exceeded quota: {quota.name}, requested: pods=1, '
+                f"used: pods={used}, limited: pods={limit}",
+            )
 
 
 class Api:
@@ -97,8 +144,6 @@ class Api:
         """
         if target.kind is REVIEWS:
             return 201, json.dumps(self._access.review(body)).encode()
-        if target.subresource == "eviction":
-            return self._evict(self._found(target), body)
         match target.verb:
             case "create":
                 return self._create(target, body, dry=query.get("dryRun") == "All")
@@ -110,10 +155,6 @@ class Api:
                 return 200, self._patch(self._found(target), body)
             case "delete":
                 return self._delete(self._found(target), {**query, **body})
-            case "deletecollection":
-                for stored in self._objects.select(read_selection(target, query)):
-                    self._deletion.delete(stored, {})
-                return 200, _success()
         raise answers.no_such_path()
 
     def _found(self, target: Target) -> Stored:
@@ -123,8 +164,9 @@ class Api:
         return found
 
     def _create(self, target: Target, body: Manifest, *, dry: bool) -> Answer:
-        manifest = admission.prepare(target.kind, target.namespace, body, self._objects)
-        check_quota(target.kind, manifest, self._objects)
+        manifest = prepare(target.kind, target.namespace, body, self._objects)
+        if target.kind is PODS:
+            check_quota(manifest, self._objects)
         if dry:
             whole = {"kind": target.kind.kind, "apiVersion": target.kind.api_version, **manifest}
             return 201, json.dumps(whole).encode()
@@ -155,12 +197,9 @@ class Api:
         if given.get("resourceVersion", str(stored.version)) != str(stored.version):
             raise answers.modified(stored.kind.plural, name, "the object has been modified")
         if given.get("uid", stored.uid) != stored.uid:
-            raise answers.invalid(stored.kind.kind, name, "metadata.uid", "field is immutable")
+            raise answers.modified(stored.kind.plural, name, "metadata.uid is immutable")
         before = stored.manifest()
         after = merge(before, body)
-        if stored.kind is PODS and after["spec"] != before["spec"]:
-            raise answers.invalid("Pod", name, "spec", "Forbidden: pod updates may not change it")
-        admission.check(stored.kind, after)
         if after == before:  # a change without effect makes no new version
             return stored.whole()
         newer = self._objects.put(stored.kind, after)
@@ -172,26 +211,8 @@ class Api:
 
     def _delete(self, stored: Stored, options: Manifest) -> Answer:
         self._deletion.delete(stored, options)
-        return 200, stored.whole() if stored.kind is PODS else _success()
-
-    def _evict(self, stored: Stored, body: Manifest) -> Answer:
-        """Evict a pod, as the drain of a node does."""
-        condition = {
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": "EvictionByEvictionAPI",
-            "message": "Eviction API: evicting",
-            "lastTransitionTime": timestamp(),
-        }
-        marked = self._objects.change(
-            stored, lambda it: it["status"].setdefault("conditions", []).append(condition)
-        )
-        self._deletion.delete(marked or stored, body.get("deleteOptions") or {})
-        return 201, _success()
-
-
-def _success() -> bytes:
-    return b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}'
+        success = b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}'
+        return 200, stored.whole() if stored.kind is PODS else success
 
 
 def merge(before: Any, patch: Any) -> Any:
@@ -205,3 +226,49 @@ def merge(before: Any, patch: Any) -> Any:
         else:
             merged[key] = merge(merged.get(key), value)
     return merged
+
+
+def prepare(kind: Kind, namespace: str, given: Manifest, objects: Objects) -> Manifest:
+    """The new object as it is stored.
+
+    Raises:
+        ApiError: it exists already, or its namespace does not exist.
+    """
+    manifest = copy.deepcopy(given)
+    metadata = manifest.setdefault("metadata", {})
+    if kind.namespaced:
+        metadata["namespace"] = namespace
+        home = objects.find(NAMESPACES, "", namespace)
+        if home is None:
+            raise answers.not_found("namespaces", namespace)
+    name = metadata["name"]
+    if objects.find(kind, metadata.get("namespace", ""), name):
+        raise answers.already_exists(kind.plural, name)
+    metadata |= {"uid": str(uuid4()), "creationTimestamp": timestamp()}
+    metadata.pop("resourceVersion", None)
+    _fill(kind, manifest)
+    return manifest
+
+
+def _fill(kind: Kind, manifest: Manifest) -> None:
+    """Fill in the fields that the server adds."""
+    if kind is PODS:
+        manifest["spec"] = {**_POD_DEFAULTS, **manifest["spec"]}
+        for container in manifest["spec"]["containers"]:
+            for key, value in _CONTAINER_DEFAULTS.items():
+                container.setdefault(key, value)
+        manifest["status"] = {"phase": "Pending"}
+    elif kind is SECRETS:
+        written = manifest.pop("stringData", None) or {}
+        encoded = {key: b64encode(text.encode()).decode() for key, text in written.items()}
+        manifest["data"] = {**(manifest.get("data") or {}), **encoded}
+    elif kind.plural == "resourcequotas":
+        manifest["status"] = {"hard": manifest["spec"].get("hard", {}), "used": {}}
+
+
+_POD_DEFAULTS: dict[str, Any] = {
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": 30,
+    "serviceAccountName": "default",
+}
+_CONTAINER_DEFAULTS = {"imagePullPolicy": "IfNotPresent", "terminationMessagePolicy": "File"}

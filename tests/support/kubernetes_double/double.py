@@ -11,13 +11,9 @@ from typing import Any, Self, TypeVar
 
 import yaml
 
-from support.kubernetes_double import admission
-from support.kubernetes_double.access import USER, Access
-from support.kubernetes_double.api import Api
+from support.kubernetes_double.api import USER, Access, Api, prepare
 from support.kubernetes_double.deletion import Deletion
-from support.kubernetes_double.faults import Fault, Request
 from support.kubernetes_double.kubelet import Kubelet
-from support.kubernetes_double.logs import Log, Logs
 from support.kubernetes_double.objects import (
     KINDS,
     NAMESPACES,
@@ -28,9 +24,9 @@ from support.kubernetes_double.objects import (
     Stored,
     kueue,
 )
-from support.kubernetes_double.server import Control, Server
+from support.kubernetes_double.server import Control, Fault, Request, Server
 from support.kubernetes_double.statuses import Edit
-from support.kubernetes_double.watches import Watches
+from support.kubernetes_double.streams import Log, Logs, Watches
 
 T = TypeVar("T")
 
@@ -121,9 +117,6 @@ class KubernetesDouble:
 
     # What there is
 
-    def pod(self, name: str, namespace: str = "default") -> Manifest | None:
-        return self.find("pods", name, namespace)
-
     def find(self, plural: str, name: str, namespace: str = "default") -> Manifest | None:
         """The object in its present state, or None."""
         stored = self._call(lambda: self._objects.find(self._kinds[plural], namespace, name))
@@ -168,7 +161,7 @@ class KubernetesDouble:
 
         def put() -> Stored:
             where = namespace if kind.namespaced else ""
-            made = admission.prepare(kind, where, manifest, self._objects)
+            made = prepare(kind, where, manifest, self._objects)
             stored = self._objects.put(kind, made)
             if kind is PODS:
                 self._kubelet.run(stored)
@@ -183,10 +176,6 @@ class KubernetesDouble:
     def delete(self, plural: str, name: str, namespace: str = "default", **options: Any) -> None:
         """Delete an object by hand; ``options`` as in DeleteOptions."""
         self._call(lambda: self._deletion.delete(self._stored(plural, name, namespace), options))
-
-    def pids(self, name: str, namespace: str = "default") -> dict[str, int]:
-        """The process of each container of a pod."""
-        return self._call(lambda: self._kubelet.pids(self._stored("pods", name, namespace)))
 
     # Imagined pods
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,12 +10,9 @@ from typing import Any
 from aiohttp import web
 
 from support.kubernetes_double import answers
-from support.kubernetes_double.access import Access
-from support.kubernetes_double.api import Api, Target, is_true, read_path, read_selection
-from support.kubernetes_double.faults import Fault, Request, next_fault
-from support.kubernetes_double.logs import Logs
+from support.kubernetes_double.api import Access, Api, Target, is_true, read_path, read_selection
 from support.kubernetes_double.objects import Kind
-from support.kubernetes_double.watches import CUT, Watches
+from support.kubernetes_double.streams import CUT, Logs, Watches
 
 #: A real server chooses between half an hour and an hour.
 WATCH_SECONDS = 1800.0
@@ -24,6 +21,53 @@ WATCH_SECONDS = 1800.0
 _LONGEST_BODY = 64 * 2**20
 
 Control = Callable[[str, dict[str, Any]], Any]
+
+
+@dataclass
+class Request:
+    """One request as it arrived; ``resource`` includes the subresource, as in ``pods/log``."""
+
+    verb: str
+    resource: str
+    namespace: str
+    name: str
+    query: dict[str, str]
+    status: int | None = None  # of the response, once there is one
+
+
+@dataclass
+class Fault:
+    """One order: the next ``times`` requests that it matches fail with ``status``.
+
+    ``done`` means that the request was carried out, and only its response got lost.
+    """
+
+    status: int
+    verb: str = ""
+    resource: str = ""
+    times: int = 1
+    message: str = ""
+    done: bool = False
+    fits: int = 0  # how many requests it has matched so far
+
+    def takes(self, request: Request) -> bool:
+        return (
+            self.fits < self.times
+            and self.verb in ("", request.verb)
+            and self.resource in ("", request.resource)
+        )
+
+    def refusal(self) -> answers.ApiError:
+        return answers.ApiError(self.status, self.message or answers.MESSAGES[self.status])
+
+
+def next_fault(ordered: Iterable[Fault], request: Request) -> Fault | None:
+    """The oldest order that matches this request; it counts the request."""
+    for fault in ordered:
+        if fault.takes(request):
+            fault.fits += 1
+            return fault
+    return None
 
 
 @dataclass
