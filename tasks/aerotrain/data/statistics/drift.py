@@ -1,7 +1,6 @@
 """Schema changes and drift between a data set and the one that was finalized before."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,13 +23,10 @@ from aerotrain.data.statistics.two_samples import (
 _MAX_CATEGORIES = 200
 
 #: A column of which so many values are distinct identifies its records.
-_DISTINCT = 0.9
+DISTINCT_SHARE = 0.9
 
 #: How far the quantiles of an evenly growing column may be from a straight line.
 _UNEVEN = 0.1
-
-#: The changes of columns that are in one data set only.
-_MISSING, _NEW = "column missing", "column new"
 
 _ISO_TIME = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:.*)?)?")
 
@@ -56,27 +52,34 @@ class ColumnChange:
     now: str
 
 
-def changes(before: Summary, now: Summary, rules: PlanArguments) -> list[ColumnChange]:
-    """The changes from one data set to the next: columns, types, missing values, and drift.
+@dataclass(frozen=True, kw_only=True)
+class DataComparison:
+    """The data set before, at ``url``: its statistics, and how those of now differ.
+
+    ``kinds`` are how the columns of both were compared: as ``_kind`` says, or "off".
+    """
+
+    url: str
+    before: Summary
+    changes: Sequence[ColumnChange]
+    kinds: Mapping[str, str]
+
+
+def compared(url: str, before: Summary, now: Summary, rules: PlanArguments) -> DataComparison:
+    """The changes from the data set at ``url`` to the next one: columns, types, and drift.
 
     ``two_samples.py`` describes the tests, and ``_kind`` which one a column gets.
     """
     schemas = [{name: Feature.from_dict(each[name]) for name in each} for each in (before, now)]
-    found = schema_changes(*schemas)
-    for name in before.keys() & now.keys() - {each.column for each in found}:
-        if rules.drift_rules.get(name) != "off":
-            found += _column_changes(name, (before[name], now[name]), rules)
-    return sorted(found, key=lambda change: change.column)
-
-
-def kinds(before: Summary, now: Summary, rules: PlanArguments) -> dict[str, str]:
-    """How each column of both data sets is compared: as ``_kind`` says, or "off"."""
-    pairs = {name: (before[name], now[name]) for name in sorted(before.keys() & now.keys())}
-    return {
-        name: "off" if rules.drift_rules.get(name) == "off" else _kind(name, pair, rules)
-        for name, pair in pairs.items()
-        if Feature.from_dict(pair[0]) == Feature.from_dict(pair[1])
-    }
+    changes, kinds = schema_changes(*schemas), {}
+    for name in sorted(before.keys() & now.keys() - {each.column for each in changes}):
+        columns = (before[name], now[name])
+        is_off = rules.drift_rules.get(name) == "off"
+        kinds[name] = "off" if is_off else _kind(name, columns, rules)
+        if not is_off:
+            changes += _column_changes(name, columns, kinds[name], rules)
+    changes.sort(key=lambda change: change.column)
+    return DataComparison(url=url, before=before, changes=changes, kinds=kinds)
 
 
 def schema_changes(before: Schema, now: Schema) -> list[ColumnChange]:
@@ -84,27 +87,16 @@ def schema_changes(before: Schema, now: Schema) -> list[ColumnChange]:
     found = []
     for name in sorted(before.keys() | now.keys()):
         if name not in now:
-            found.append(ColumnChange(name, _MISSING, str(before[name]), "-"))
+            found.append(ColumnChange(name, "column missing", str(before[name]), "-"))
         elif name not in before:
-            found.append(ColumnChange(name, _NEW, "-", str(now[name])))
+            found.append(ColumnChange(name, "column new", "-", str(now[name])))
         elif before[name] != now[name]:
             found.append(ColumnChange(name, "type", str(before[name]), str(now[name])))
     return found
 
 
-def renames(found: Sequence[ColumnChange]) -> list[tuple[str, str]]:
-    """The columns that look renamed, each with its new name: no other of that type came or went."""
-    gone, come = (
-        [(getattr(each, side), each.column) for each in found if each.what == what]
-        for what, side in ((_MISSING, "before"), (_NEW, "now"))
-    )
-    many = Counter(kind for kind, _ in (*gone, *come))
-    new = dict(come)
-    return [(name, new[kind]) for kind, name in gone if kind in new and many[kind] == 2]
-
-
 def _column_changes(
-    name: str, columns: tuple[Column, Column], rules: PlanArguments
+    name: str, columns: tuple[Column, Column], kind: str, rules: PlanArguments
 ) -> Iterator[ColumnChange]:
     """The changes of one column, given before and now."""
     limit = _rule(name, rules).get("limit", rules.drift)
@@ -113,7 +105,6 @@ def _column_changes(
     if min(records) and category_drift(missing, records, limit):
         shares = (each["missing"] / each["records"] for each in columns)
         yield ColumnChange(name, "missing", *(f"{share:.1%}" for share in shares))
-    kind = _kind(name, columns, rules)
     if kind == "number":
         yield from _number_changes(name, columns, limit)
     elif kind == "category":
@@ -213,7 +204,7 @@ def _is_counter(before: Column, now: Column) -> bool:
     has_grown = now["min"] > before["max"]
     if all(each["min"] == each["max"] for each in columns):
         return has_grown
-    is_distinct = all(each["distinct"] >= _DISTINCT * each["records"] for each in columns)
+    is_distinct = all(each["distinct"] >= DISTINCT_SHARE * each["records"] for each in columns)
     return (has_grown or is_distinct) and all(map(_is_even, columns))
 
 
@@ -236,14 +227,10 @@ def check_changes(found: Sequence[ColumnChange], drift: float, page: str = "") -
     rows += [(each.column, each.what, each.before, each.now) for each in found]
     widths = [max(len(row[place]) for row in rows) for place in range(4)]
     table = "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
-    renamed = "".join(
-        f"{old!r} looks renamed to {new!r}, of the same type: keep its name by "
-        f'"rename": {{{new!r}: {old!r}}} in the source, or accept the new one once by allow_drift\n'
-        for old, new in renames(found)
-    )
     raise FinalError(
         f"the data differ from the last data set (the limit of drift is {drift:g}):\n{table}\n"
-        f"{renamed}{f'both are side by side on {page}{chr(10)}' if page else ''}"
-        "correct the source, or accept the data by the option allow_drift; drift_rules "
-        "sets the limit and the kind of a column, or turns it off"
+        f"{f'both are side by side on {page}{chr(10)}' if page else ''}"
+        "correct the source, in which 'rename' keeps the name of a column, or accept the data by "
+        "the option allow_drift; drift_rules sets the limit and the kind of a column, or turns it "
+        "off"
     )

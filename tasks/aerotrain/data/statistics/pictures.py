@@ -1,8 +1,7 @@
-"""Pictures of some records: small ones of each class, of the records with the smallest hashes."""
+"""Pictures of some records: small ones, of the records with the smallest hashes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
 
 import numpy as np
 import pyarrow.compute as pc
@@ -13,94 +12,63 @@ from aerotrain.data.hashing import Hashes
 from aerotrain.data.records import Column
 from aerotrain.pages.html import ENCODED, thumbnail
 
-#: The first classes have pictures, each so many.
-CLASSES, OF_CLASS = 10, 8
+#: The pictures of a column.
+PICTURES = 32
 
 #: The least edge of an array of pixels.
 _LEAST_EDGE = 4
 
-#: Labels with longer texts, in bytes, are no classes.
-_MAX_LABEL_BYTES = 64
+#: Bytes of the text of a label that are kept.
+_LABEL_BYTES = 60
 
-#: A class: the value of the label, or None if the records have no classes.
-Label = int | str | None
-
-#: Of each class, its pictures in base64.
-Sheet = Sequence[tuple[Label, Sequence[str]]]
+#: The class of a record by its label, or None; and its picture in base64, or None if it is damaged.
+Picture = tuple[int | str | None, str | None]
 
 
 @dataclass
 class Pictures:
-    """The pictures of a column by class, and in each class by the hash of the record.
+    """The pictures of a column by the hashes of their records.
 
-    Those that are damaged are None, and keep their place, so that a merge in any order, of any
-    partitions, has the same result.
+    Those that are damaged keep their place, so that a merge in any order, of any partitions, has
+    the same result.
     """
 
-    classes: dict[Label, dict[int, str | None]] = field(default_factory=dict)
+    by_hash: dict[int, Picture] = field(default_factory=dict)
 
     def add(self, column: Column, labels: Column | None, hashes: Hashes) -> None:
         """Add records of which ``column`` has pictures; those of other columns are ignored."""
-        for label, rows in _by_class(labels, _rows_with_pictures(column)):
-            known = self.classes.get(label, {})
-            first = rows[np.argsort(hashes[rows], kind="stable")[:OF_CLASS]]
-            if len(known) == OF_CLASS:
-                first = first[hashes[first] < max(known)]
-            taken = column.take(first).values
-            pictures = map(thumbnail, taken.to_pylist() if column.is_text else taken)
-            self._keep(label, dict(zip(hashes[first].tolist(), pictures, strict=True)))
-        self._keep_first_classes()
+        rows = _rows_with_pictures(column)
+        rows = rows[np.argsort(hashes[rows], kind="stable")[:PICTURES]]
+        if len(self.by_hash) == PICTURES:
+            rows = rows[hashes[rows] < max(self.by_hash)]
+        if not len(rows):
+            return
+        taken = column.take(rows).values
+        pictures = map(thumbnail, taken.to_pylist() if column.is_text else taken)
+        classes = _classes(labels, rows)
+        found = zip(classes, pictures, strict=True)
+        self.keep(dict(zip(hashes[rows].tolist(), found, strict=True)))
 
-    def merge(self, other: "Pictures") -> None:
-        for label, pictures in other.classes.items():
-            self._keep(label, pictures)
-        self._keep_first_classes()
-
-    def _keep(self, label: Label, others: Mapping[int, str | None]) -> None:
-        both = {**others, **self.classes.get(label, {})}
-        if both:
-            self.classes[label] = {key: both[key] for key in sorted(both)[:OF_CLASS]}
-
-    def _keep_first_classes(self) -> None:
-        self.classes = {label: self.classes[label] for label in _in_order(self.classes)[:CLASSES]}
+    def keep(self, others: Mapping[int, Picture]) -> None:
+        """Keep those with the smallest hashes of these and others."""
+        both = {**others, **self.by_hash}
+        self.by_hash = {key: both[key] for key in sorted(both)[:PICTURES]}
 
     @property
-    def sheet(self) -> Sheet:
-        """The pictures by class, in the order of the labels."""
-        found = ((label, [*filter(None, each.values())]) for label, each in self.classes.items())
-        return [(label, pictures) for label, pictures in found if pictures]
-
-    def to_list(self) -> list[Any]:
-        """The complete state as JSON."""
-        return [[label, [*map(list, each.items())]] for label, each in self.classes.items()]
-
-    @classmethod
-    def from_list(cls, data: Sequence[Any]) -> Self:
-        return cls({label: dict(each) for label, each in data})
+    def shown(self) -> list[Picture]:
+        """The pictures that are not damaged, in the order of their labels."""
+        found = [each for each in self.by_hash.values() if each[1]]
+        return sorted(found, key=lambda each: (isinstance(each[0], str), each[0] or 0))
 
 
-def _in_order(labels: Mapping[Label, Any]) -> list[Label]:
-    """Numbers before texts; a label has one type, unless partitions differ."""
-    return sorted(labels, key=lambda label: (isinstance(label, str), label or 0, str(label)))
-
-
-def _by_class(
-    labels: Column | None, rows: NDArray[np.int64]
-) -> Iterator[tuple[Label, NDArray[np.int64]]]:
-    """The rows of each of the first classes; of a single class if the label is none."""
-    if not len(rows):
-        return
+def _classes(labels: Column | None, rows: NDArray[np.int64]) -> list[int | str | None]:
+    """The label of each record, if that is one number or text."""
     if labels is None or labels.feature.shape or labels.feature.is_float:
-        yield None, rows
-        return
+        return [None] * len(rows)
     values = labels.take(rows).values
     if labels.is_text:
-        if pc.max(pc.binary_length(values)).as_py() > _MAX_LABEL_BYTES:
-            yield None, rows
-            return
-        values = np.array([each.decode("utf-8", "replace") for each in values.to_pylist()])
-    for label in np.unique(values)[:CLASSES]:
-        yield label.item(), rows[values == label]
+        return [each[:_LABEL_BYTES].decode("utf-8", "replace") for each in values.to_pylist()]
+    return [int(each) for each in values]
 
 
 def _rows_with_pictures(column: Column) -> NDArray[np.int64]:
