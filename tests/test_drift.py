@@ -138,18 +138,6 @@ EVENTS = 1_760_000_000_000_000 + np.sort(np.random.default_rng(4).integers(0, DA
         (np.full(1000, "2026-01-31T12:00:00Z"), np.full(1000, "2026-02-01 13:00:00.5+01:00")),
         ([f"user-{n}" for n in range(150)], [f"user-{n}" for n in range(150, 300)]),
     ],
-    ids=[
-        "ids that go on",
-        "ids since the beginning",
-        "ids of several records",
-        "microseconds",
-        "seconds",
-        "days as numbers",
-        "the number of a batch",
-        "days",
-        "moments",
-        "names",
-    ],
 )
 def test_keys_and_times_that_grow_are_no_drift(before: Any, now: Any) -> None:
     assert found(np.array(before), np.array(now)) == []

@@ -86,10 +86,7 @@ def test_words_are_counted_and_long_texts_are_not(summary: dict[str, dict[str, A
     assert "vocabulary" not in summary["text"]
     assert (summary["text"]["mean"], summary["text"]["distinct"]) == (150, None)
     assert summary["id"]["distinct"] == pytest.approx(RECORDS, rel=0.06)
-    assert re.search(
-        r"<td>distinct</td><td>about \d+,\d00</td>",
-        shown(summary),
-    )
+    assert re.search(r"<td>distinct</td><td>about \d+,\d00</td>", shown(summary))
     assert "vocabulary" not in summary["id"]
 
 
@@ -106,16 +103,6 @@ def test_samples_do_not_depend_on_the_order_of_records_or_partitions(
     for name in ("price", "town", "id", "text"):
         for key in ("records", "missing", "distinct", "quantiles", "examples", "vocabulary"):
             assert other[name].get(key) == summary[name].get(key), (name, key)
-
-
-def test_the_statistics_of_a_column_are_bounded_in_size() -> None:
-    column = column_of("x", pa.array([f"{number}" for number in range(60_000)]))
-    statistics = Statistics()
-    for start in range(0, 60_000, 10_000):
-        rows = np.arange(start, start + 10_000)
-        statistics.add({"x": column.take(rows)}, {}, hashes_of([str(row) for row in rows]))
-    assert len(statistics.to_json()) < 600_000
-    assert statistics.summary()["x"]["distinct"] == pytest.approx(60_000, rel=0.06)
 
 
 @pytest.mark.parametrize("part_bytes", [1, 2**30])
@@ -243,44 +230,29 @@ def write(folder: Path, **columns: Any) -> dict[str, Any]:
 
 def test_a_data_set_has_its_schema_its_statistics_and_a_page(tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
-    url = prepare(store, tmp_path, write(tmp_path / "in", town=["<b>"] * 1000))
+    url = prepare(store, tmp_path, write(tmp_path / "in"))
     assert json.loads(open_store(url).get(SCHEMA))["label"] == {"dtype": "int64", "shape": []}
     assert load_statistics(url)["label"]["vocabulary"] == {"0": 500, "1": 500}
     page = open_store(url).get(PAGE).decode()
     assert "1,000 records, 3 columns" in page
     assert page.count("<svg") == 1
     assert page.count('class="bars"') == 2
-    assert "&lt;b&gt;" in page
-    assert "<b>" not in page
     test = load_dataset(url).splits["test"]
     assert f"<tr><td>records</td><td>{test.records}</td>" in page
-    assert f"<tr><td>share</td><td>{test.records / 1000:.1%}</td>" in page
     assert f"class 0</bdi></td><td>{test.classes[0] / test.records:.1%}</td>" in page
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"town": None}, "town +column missing +string of shape"),
-        ({"extra": np.zeros(1000)}, r"extra +column new +- +float64"),
-        ({"label": ["yes"] * 1000}, r"label +type +int64 of shape \(\) +string of shape"),
-        ({"town": ["town-0", "Rome"] * 500}, "town +new category +3 known +Rome"),
-        ({"price": COLUMNS["price"] + 200}, r"price +drift of 0\.[34]\d +median 2.* median 4"),
-        ({"label": [1] * 999 + [0]}, r"label +drift of 0\.5\d +'1' 50\.0% +'1' 99\.9%"),
-        ({"price": np.repeat([np.nan, 5.0], [400, 600])}, r"price +missing +0\.0% +40\.0%"),
-    ],
-)
-def test_drift_is_shown_as_a_table(changed: dict[str, Any], words: str) -> None:
-    summaries = []
-    for table in (COLUMNS, {**COLUMNS, **changed}):
-        known = {name: np.array(each) for name, each in table.items() if each is not None}
-        columns = {name: column_of(name, each) for name, each in known.items()}
-        statistics = Statistics()
-        statistics.add(columns, {}, hashes_of([f"key-{number}" for number in range(1000)]))
-        summaries.append(statistics.summary())
-    found = changes(summaries[0], summaries[1], 0.25)
-    with pytest.raises(FinalError, match=rf"(?s)column +what +before +now\n.*{words}"):
-        check_changes(found, 0.25)
+def test_drift_is_shown_as_a_table() -> None:
+    table = [
+        ColumnChange("price", "drift of 0.35", "median 2", "median 4"),
+        ColumnChange("town", "column missing", "string of shape ()", "-"),
+    ]
+    words = (
+        r"\n  column +what +before +now\n  price +drift of 0.35 +median 2 +median 4\n"
+        r"  town +column missing +string of shape \(\) +-\n.*allow_drift"
+    )
+    with pytest.raises(FinalError, match=words):
+        check_changes(table, 0.25)
 
 
 def test_drift_stops_the_run_until_it_is_accepted_and_then_is_what_the_next_is_compared_with(

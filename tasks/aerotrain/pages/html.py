@@ -43,9 +43,6 @@ th, td { text-align: right; padding: .1rem 0 .1rem 1.25rem; } th { color: var(--
 th:first-child, td:first-child, .text td, .text th { text-align: left; }
 th:first-child, td:first-child { padding-left: 0; }
 .text td { overflow-wrap: anywhere; min-width: 5rem; }
-.source :is(table, tbody) { display: block; overflow-wrap: anywhere; }
-.source tr { display: grid; grid-template-columns: minmax(0, min(16rem, 40%)) minmax(0, 1fr);
-             gap: 1rem; } .source td { text-align: left; padding: .1rem 0; }
 .facts { margin: .5rem 0 0; font-size: 14px; } .facts table { width: 100%; }
 .facts th { font-weight: 400; } .facts td:first-child { color: var(--quiet); white-space: nowrap; }
 .facts td, .facts th { padding-left: .75rem; } .facts td:first-child { padding-left: 0; }

@@ -24,10 +24,9 @@ from aerotrain.data.partitions import (
     Rejections,
     WrittenPartition,
     key_of,
-    rejections_of,
     written_partitions,
 )
-from aerotrain.data.prepare.duplicates import KEYS, check_unique_across
+from aerotrain.data.prepare.duplicates import KEYS, check_unique
 from aerotrain.data.prepare.partition import STATISTICS
 from aerotrain.data.prepare.plan import DatasetPlan, as_text, latest_of, set_latest
 from aerotrain.data.statistics.column import Statistics
@@ -55,14 +54,13 @@ def run(replica: Replica) -> str:
         set_latest(root, plan.rules.name, plan.fingerprint)
         print(f"already finalized: {store.url}")
         return store.url
-    partitions = written_partitions(store, plan)
+    partitions, rejections = written_partitions(store, plan)
     dataset = _merged(plan, partitions)
     with_keys = {n: each.records for n, each in enumerate(partitions) if KEYS in each.files}
-    check_unique_across(store, plan, with_keys, replica.scratch)
+    check_unique(store, plan, with_keys, replica.scratch)
     if warnings := list(_rounding(partitions, dataset.schema)):
         print(as_text("warning: values are rounded:", warnings))
     plan = replace(plan, inferred=[*plan.inferred, *warnings])
-    rejections = rejections_of(store, partitions)
     _write_statistics(root, store, plan, dataset, rejections)
     store.put(MANIFEST, dataset.to_json().encode())
     set_latest(root, plan.rules.name, plan.fingerprint)

@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from aerotrain.data.dataset import Feature, as_numbers, json_text
 from aerotrain.data.hashing import Hashes, hashes_of, mixed
 from aerotrain.data.records import Column, Columns
-from aerotrain.data.statistics.pictures import Pictures
+from aerotrain.data.statistics.examples import (
+    EXAMPLES,
+    Example,
+    examples_of,
+    number_of_examples,
+)
 from aerotrain.data.statistics.sketches import (
     VOCABULARY,
     Distinct,
@@ -28,12 +33,6 @@ QUANTILES = tuple(number / 100 for number in range(101))
 
 #: Values of one record's array that are sampled.
 _VALUES_PER_RECORD = 16
-
-#: Number of example records, and how many characters of each are kept: of texts, and of others.
-_EXAMPLES, _TEXT_LENGTH, _EXAMPLE_LENGTH = 5, 400, 60
-
-#: A string with a zero byte in this many bytes is no text.
-_TEXT_BEGIN = 64
 
 #: Columns with longer strings, in bytes, have neither a vocabulary nor a number of distinct values.
 _MAX_WORD_BYTES = 64
@@ -57,17 +56,16 @@ class ColumnStatistics:
     sample: Sample = field(default_factory=Sample)
     distinct: Distinct | None = field(default_factory=Distinct)
     vocabulary: Vocabulary | None = field(default_factory=Vocabulary)
-    examples: dict[int, str] = field(default_factory=dict)
-    pictures: Pictures = field(default_factory=Pictures)
+    examples: dict[int, Example] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.feature.shape and self.feature.dtype != "string":
             self.distinct = self.vocabulary = None
 
-    def add(self, column: Column, missing: int, hashes: Hashes) -> None:
+    def add(self, column: Column, missing: int, hashes: Hashes, labels: Column | None) -> None:
         """Add the values of some records, of which ``missing`` were filled."""
         self.missing += missing
-        self._keep_examples(_examples(column, hashes))
+        self._add_examples(column, hashes, labels)
         if column.is_text:
             values = pc.binary_length(column.values).to_numpy(zero_copy_only=False)
             self._count_texts(column.values)
@@ -90,9 +88,20 @@ class ColumnStatistics:
         self.moments.merge(Moments.of(flat[known]))
         self.sample.add(spread[known], flat[known])
 
-    def _keep_examples(self, others: Mapping[int, str]) -> None:
+    def _add_examples(self, column: Column, hashes: Hashes, labels: Column | None) -> None:
+        """Keep the records with the smallest hashes as examples."""
+        most = number_of_examples(self.feature)
+        rows = np.argsort(hashes, kind="stable")[:most].astype(np.int64)
+        if len(self.examples) == most:
+            rows = rows[hashes[rows] < max(self.examples)]
+        if len(rows):
+            found = examples_of(column.take(rows), labels.take(rows) if labels else None)
+            self._keep_examples(dict(zip(hashes[rows].tolist(), found, strict=True)))
+
+    def _keep_examples(self, others: Mapping[int, Example]) -> None:
         both = {**others, **self.examples}
-        self.examples = {key: both[key] for key in sorted(both)[:_EXAMPLES]}
+        most = number_of_examples(self.feature)
+        self.examples = {key: both[key] for key in sorted(both)[:most]}
 
     def _count_texts(self, values: pa.LargeBinaryArray) -> None:
         if self.distinct is None:
@@ -127,7 +136,6 @@ class ColumnStatistics:
         self.moments.merge(other.moments)
         self.sample.merge(other.sample)
         self._keep_examples(other.examples)
-        self.pictures.keep(other.pictures.by_hash)
         if self.distinct is None or other.distinct is None:
             self.distinct = self.vocabulary = None
             return
@@ -144,21 +152,19 @@ class ColumnStatistics:
         """Read what ``Statistics.to_json`` wrote of a column."""
         sample, distinct, vocabulary = data["sample"], data["distinct"], data["vocabulary"]
         hashes = np.array(sample["hashes"], np.uint64)
-        pictures = data["pictures"]["by_hash"].items()
         sketches = {
             "feature": Feature.from_dict(data["feature"]),
             "moments": Moments(**as_numbers(data["moments"])),
             "sample": Sample(hashes, np.array(sample["values"], np.float64)),
             "distinct": distinct and Distinct(np.array(distinct["hashes"], np.uint64)),
             "vocabulary": vocabulary and Vocabulary(vocabulary["counts"]),
-            "examples": {int(key): text for key, text in data["examples"].items()},
-            "pictures": Pictures({int(key): (label, png) for key, (label, png) in pictures}),
+            "examples": {int(key): each for key, each in data["examples"].items()},
         }
         return cls(**{**data, **sketches})
 
     def summary(self) -> dict[str, Any]:
         """The published statistics: numbers, the most frequent words, examples and pictures."""
-        moments = self.moments
+        moments, examples = self.moments, list(self.examples.values())
         summary: dict[str, Any] = {
             "dtype": self.feature.dtype,
             "shape": list(self.feature.shape),
@@ -166,8 +172,8 @@ class ColumnStatistics:
             "missing": self.missing,
             "is_time": self.is_time,
             "since_1970": self.since_1970,
-            "distinct": self._distinct_values(),
-            "examples": [self.examples[key] for key in sorted(self.examples)],
+            "distinct": self.distinct and min(self.distinct.estimate, self.records),
+            "examples": [each for each in examples if isinstance(each, str)][:EXAMPLES],
         }
         if moments.count:
             summary |= {
@@ -179,18 +185,10 @@ class ColumnStatistics:
             }
         if self.vocabulary is not None:
             summary["vocabulary"] = dict(self.vocabulary.ranked)
-        if pictures := self.pictures.shown:
-            summary["pictures"] = [list(each) for each in pictures]
+        pictures = [tuple(each) for each in examples if not isinstance(each, str) and each[1]]
+        if pictures:
+            summary["pictures"] = sorted(pictures, key=_by_label)
         return summary
-
-    def _distinct_values(self) -> int | None:
-        """The number of distinct values. Missing texts, which are stored as empty, are none."""
-        if self.distinct is None:
-            return None
-        found = min(self.distinct.estimate, self.records)
-        words = self.vocabulary.counts if self.vocabulary else {}
-        is_missing = self.feature.dtype == "string" and self.missing == words.get("")
-        return found - 1 if is_missing else found
 
     def quantiles(self) -> dict[str, float]:
         """Quantiles by name, such as ``"0.5"``; the minimum and maximum are exact."""
@@ -229,8 +227,7 @@ class Statistics:
             statistics = self.columns.setdefault(name, ColumnStatistics(column.feature))
             statistics.is_time = statistics.is_time or name in times
             statistics.since_1970 = statistics.since_1970 or times.get(name, "")
-            statistics.add(column, missing.get(name, 0), hashes)
-            statistics.pictures.add(column, columns.get(label), hashes)
+            statistics.add(column, missing.get(name, 0), hashes, columns.get(label))
 
     def merge(self, other: Self) -> None:
         for name, column in other.columns.items():
@@ -252,21 +249,6 @@ class Statistics:
         return {name: self.columns[name].summary() for name in sorted(self.columns)}
 
 
-def _examples(column: Column, hashes: Hashes) -> dict[int, str]:
-    """The values of the records with the smallest hashes, by these."""
-    rows = np.argsort(hashes, kind="stable")[:_EXAMPLES].astype(np.int64)
-    taken = column.take(rows).values
-    if column.is_text:
-        texts = [_example(each) for each in taken.to_pylist()]
-    else:
-        texts = [str(each.tolist() if each.shape else each) for each in taken]
-    size, length = len(texts) // len(rows), _TEXT_LENGTH if column.is_text else _EXAMPLE_LENGTH
-    joined = (" ".join(texts[each * size : (each + 1) * size]) for each in range(len(rows)))
-    return {key: text[:length] for key, text in zip(hashes[rows].tolist(), joined, strict=True)}
-
-
-def _example(value: bytes) -> str:
-    """The begin of a text, or the size of what is none."""
-    if b"\0" in value[:_TEXT_BEGIN]:
-        return f"{len(value):,} bytes"
-    return value[: 4 * _TEXT_LENGTH].decode("utf-8", "replace")
+def _by_label(picture: tuple[Any, str]) -> tuple[bool, Any]:
+    """Numbers before texts; a label has one type, unless partitions differ."""
+    return isinstance(picture[0], str), picture[0] or 0

@@ -35,6 +35,8 @@ def page(
     ``inferred`` is shown of the source. ``label`` is the column of the classes of the ``splits``.
     """
     records = _records(summary)
+    facts = [[isolated(name, 80), isolated(value)] for name, value in inferred]
+    source = f"<details open><summary>Source</summary>{table(facts, kind='text')}</details>"
     names = sorted(summary.keys() | (comparison.before.keys() if comparison else set()))
     sections = (
         _section(number, name, summary, comparison, label) for number, name in enumerate(names)
@@ -44,7 +46,7 @@ def page(
         f"<p>{isolated(url)}</p>",
         _rejected(rejections, records) if rejections and rejections.count else "",
         _splits(splits, _names_of(summary.get(label, {}))) if splits else "",
-        _inferred(inferred) if inferred else "",
+        source if facts else "",
         _compared(comparison, names) if comparison else "",
         *sections,
     ]
@@ -83,11 +85,6 @@ def _splits(splits: Mapping[str, Split], names: Mapping[str, str]) -> str:
         name = isolated(names.get(str(label), f"class {label}"), _WORD_LENGTH)
         rows.append([name, *(f"{each:.1%}" for each in shares)])
     return table(rows, ["split", *map(text, sorted(splits))])
-
-
-def _inferred(rows: Sequence[tuple[str, str]]) -> str:
-    cells = table(([isolated(name, 80), isolated(value)] for name, value in rows), kind="source")
-    return f"<details open><summary>Source</summary>{cells}</details>"
 
 
 def _compared(comparison: DataComparison, names: Sequence[str]) -> str:
@@ -139,16 +136,10 @@ def _type_of(column: Column) -> tuple[str, ...]:
 
 
 def _examples(column: Column) -> list[str]:
-    names, missing = _names_of(column), "nan" if "float" in column["dtype"] else ""
-    if column["shape"]:
-        return list(column["examples"])
-    if unit := column["since_1970"]:
-        return [text_of(int(each), unit) for each in column["examples"]]
-    is_missing = column["dtype"] != "string" or _has_missing_words(column)
-    return [
-        "(missing)" if is_missing and each == missing else names.get(each, each)
-        for each in column["examples"]
-    ]
+    if column["since_1970"] and not column["shape"]:
+        return [text_of(int(each), column["since_1970"]) for each in column["examples"]]
+    names = _names_of(column)
+    return [names.get(each, each) for each in column["examples"]]
 
 
 def _kind(column: Column) -> str:
@@ -250,8 +241,6 @@ def _bars(columns: Sequence[Column]) -> str:
     is_number = column["dtype"] != "string"
     shown.sort(key=lambda word: (float(word) if is_number else -counts[0].get(word, 0), word))
     names = _names_of(column)
-    if not is_number and _has_missing_words(column):
-        names[""] = "(missing)"
     rows = []
     for word in shown:
         name = text_of(int(word), column["since_1970"]) if is_number else word
@@ -259,12 +248,6 @@ def _bars(columns: Sequence[Column]) -> str:
         rows.append((name, [each.get(word, 0) for each in counts]))
     number = max(len(counts[0]), column["distinct"] or 0) - len(counts[0].keys() & shown)
     return bars(rows, totals, f"{_number_of_distinct(number)} others" if number > 0 else "others")
-
-
-def _has_missing_words(column: Column) -> bool:
-    """Whether the empty texts of a column are the missing ones, and not values."""
-    empty = column.get("vocabulary", {}).get("")
-    return bool(column["missing"]) and column["missing"] == empty
 
 
 def _names_of(column: Column) -> dict[str, str]:
