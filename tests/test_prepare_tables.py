@@ -13,11 +13,10 @@ import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.data import hashing
-from aerotrain.data.dataset import Feature, load_dataset, load_statistics
+from aerotrain.data.dataset import Feature, load_dataset
 from aerotrain.data.hashing import Hashes
-from aerotrain.data.partitions import grouped
 from aerotrain.data.prepare import duplicates, partition
-from aerotrain.data.sources import Fragment, SourceError, lines, text
+from aerotrain.data.sources import SourceError, lines, text
 from aerotrain.standalone import prepare
 from aerotrain.store import MANIFEST, open_store
 from support.prepared import records
@@ -115,21 +114,6 @@ def test_a_changed_file_rewrites_only_the_shards_of_its_partition(
     for split in load_dataset(url).splits.values():
         for shard in split.shards:
             assert open_store(url).get(shard.file) == open_store(fresh).get(shard.file)
-
-
-def test_fragments_are_grouped_by_size_in_an_order_of_the_seed() -> None:
-    fragments = [
-        Fragment(name=f"{number}", fingerprint=f"{number}", bytes=10, description={})
-        for number in range(100)
-    ]
-    groups = list(grouped(fragments, 95, seed=0))
-    assert [len(group) for group in groups] == [9] * 11 + [1]
-    assert sorted(fragment.name for group in groups for fragment in group) == sorted(
-        fragment.name for fragment in fragments
-    )
-    assert groups != list(grouped(fragments, 95, seed=1))
-    unknown = [Fragment(name="x", fingerprint="x", bytes=None, description={})] * 3
-    assert [len(group) for group in grouped(unknown, 95, seed=0)] == [1, 1, 1]
 
 
 # --- splits
@@ -327,18 +311,6 @@ def test_a_bad_record_is_named_or_goes_to_quarantine(
     entry = json.loads(open_store(url).get("quarantine/00000.jsonl"))
     assert (entry["file"], entry["offset"]) == (f"{described['url']}/x.csv", len(LINES))
     assert reason in entry["reason"]
-
-
-def test_a_day_that_does_not_exist_is_no_day_of_the_next_month(tmp_path: Path) -> None:
-    days = [f"{each % 28 + 1}.2.2026" for each in range(100)]
-    described = write_csv(tmp_path / "in", "n,label\n" + "".join(f"{day},1\n" for day in days))
-    described["types"]["n"] = "date %d.%m.%Y"
-    url = prepared(tmp_path, described)
-    assert load_statistics(url)["n"]["max"] == 20512  # days from 1970 to 2026-02-28
-    with (tmp_path / "in" / "x.csv").open("a") as file:
-        file.write("30.2.2026,1\n")
-    with pytest.raises(FinalError, match=r"line 102: column 'n': '30\.2\.2026'.* for month"):
-        prepared(tmp_path, described, "other")
 
 
 def test_the_line_of_a_rejected_record_counts_empty_lines_and_is_not_known_amid_a_file(

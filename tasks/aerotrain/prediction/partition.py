@@ -73,10 +73,13 @@ def _rows(plan: PredictionPlan, fragments: Fragments, quarantine: Quarantine) ->
             cast = cast_to_schema(batch, plan.needed, plan.rules.rules)
             quarantine.add(cast.rejected)
             inputs = {name: _array(column) for name, column in cast.columns.items()}
+            kept = kept_columns(batch, cast.rows, plan.columns)
             for first in range(0, len(cast.rows), plan.rules.batch_size):
                 part = slice(first, first + plan.rules.batch_size)
-                kept = kept_columns(batch, cast.rows[part], plan.columns)
-                yield {name: values[part] for name, values in inputs.items()}, kept
+                yield (
+                    {name: values[part] for name, values in inputs.items()},
+                    {name: values[part] for name, values in kept.items()},
+                )
 
 
 def _array(column: Column) -> Any:

@@ -98,29 +98,21 @@ def schema_changes(before: Schema, now: Schema) -> list[ColumnChange]:
 def _column_changes(
     name: str, columns: tuple[Column, Column], kind: str, rules: PlanArguments
 ) -> Iterator[ColumnChange]:
-    """The changes of one column, given before and now."""
-    limit = _rule(name, rules).get("limit", rules.drift)
+    """The changes of one column, given before and now, which is not turned off."""
+    limit = rules.drift_rules.get(name, {}).get("limit", rules.drift)
     records = [each["records"] for each in columns]
     missing = [{"missing": each["missing"]} for each in columns]
     if min(records) and category_drift(missing, records, limit):
         shares = (each["missing"] / each["records"] for each in columns)
         yield ColumnChange(name, "missing", *(f"{share:.1%}" for share in shares))
-    if kind == "number":
-        yield from _number_changes(name, columns, limit)
-    elif kind == "category":
+    if kind == "category":
         yield from _category_changes(name, columns, limit, is_label=name == rules.label)
-
-
-def _number_changes(
-    name: str, columns: tuple[Column, Column], limit: float
-) -> Iterator[ColumnChange]:
-    if not all(each.get("quantiles") for each in columns):
-        return
-    sizes = [max(1, min(SAMPLE, each["records"] - each["missing"])) for each in columns]
-    distance = number_drift([each["quantiles"] for each in columns], sizes, limit)
-    if distance:
-        medians = (f"median {each['quantiles']['0.5']:.4g}" for each in columns)
-        yield ColumnChange(name, f"drift of {distance:.2f}", *medians)
+    elif kind == "number" and all(each.get("quantiles") for each in columns):
+        sizes = [max(1, min(SAMPLE, each["records"] - each["missing"])) for each in columns]
+        distance = number_drift([each["quantiles"] for each in columns], sizes, limit)
+        if distance:
+            medians = (f"median {each['quantiles']['0.5']:.4g}" for each in columns)
+            yield ColumnChange(name, f"drift of {distance:.2f}", *medians)
 
 
 def _category_changes(
@@ -140,21 +132,15 @@ def _category_changes(
         yield ColumnChange(name, "category missing", ", ".join(lost[:5]), "-")
     distance = category_drift(counts, totals, limit)
     if distance:
-        shares = [
-            {word: count / total for word, count in each.items()}
-            for each, total in zip(counts, totals, strict=True)
-        ]
-        most = max(
-            shares[0].keys() | shares[1].keys(),
-            key=lambda word: (abs(shares[0].get(word, 0) - shares[1].get(word, 0)), word),
-        )
-        shown = (f"{most!r} {share.get(most, 0):.1%}" for share in shares)
+        both = list(zip(counts, totals, strict=True))
+
+        def moved(word: str) -> tuple[float, str]:
+            before, now = (count.get(word, 0) / total for count, total in both)
+            return abs(now - before), word
+
+        most = max(counts[0].keys() | counts[1].keys(), key=moved)
+        shown = (f"{most!r} {count.get(most, 0) / total:.1%}" for count, total in both)
         yield ColumnChange(name, f"drift of {distance:.2f}", *shown)
-
-
-def _rule(name: str, rules: PlanArguments) -> Mapping[str, Any]:
-    rule = rules.drift_rules.get(name)
-    return rule if isinstance(rule, Mapping) else {}
 
 
 def _kind(name: str, columns: tuple[Column, Column], rules: PlanArguments) -> str:
@@ -167,7 +153,7 @@ def _kind(name: str, columns: tuple[Column, Column], rules: PlanArguments) -> st
     before, now = columns
     has_words = all(each.get("vocabulary") for each in columns)
     is_few = max(each["distinct"] or 0 for each in columns) <= _MAX_CATEGORIES
-    kind: str | None = _rule(name, rules).get("kind")
+    kind: str | None = rules.drift_rules.get(name, {}).get("kind")
     if kind is None and name != rules.label:
         if name in rules.key or _is_counter(before, now):
             kind = "key"
