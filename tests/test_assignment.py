@@ -9,7 +9,6 @@ import pytest
 
 from aerotrain.data.hashing import hashes_of, shuffle_keys
 from aerotrain.data.prepare import shuffle
-from aerotrain.data.prepare.partition import ShardNumbers, Totals
 from aerotrain.data.prepare.shuffle import ATTRIBUTES
 from aerotrain.data.prepare.splitting import Stratifier, splits_of
 
@@ -34,34 +33,27 @@ def test_the_split_of_a_key_never_changes() -> None:
     assert splits == ["test", "train", "train", "train", "train", "train", "train", "train"]
 
 
+def test_the_order_in_which_splits_are_written_down_does_not_matter() -> None:
+    backwards = dict(reversed(SPLITS.items()))
+    assert all(split_of(key, SPLITS) == split_of(key, backwards) for key in KEYS)
+
+
 def test_shares_that_add_up_to_a_little_less_than_one_still_hold_every_key() -> None:
     thirds = {"a": 0.333333, "b": 0.333333, "c": 0.333333}
     assert {split_of(key, thirds) for key in KEYS} == {"a", "b", "c"}
 
 
-@pytest.mark.parametrize(
-    ("lengths", "least", "shard_bytes", "sizes"),
-    [
-        ([10] * 6, 1, 1000, [60]),
-        ([10] * 6, 4, 1000, [20, 10, 20, 10]),
-        ([10] * 2, 4, 1000, [10, 10]),
-        ([10] * 6, 2, 15, [20, 10, 20, 10]),
-        ([90, 5, 5, 5, 5], 2, 50, [95, 10, 5]),
-        ([1, 900, 1], 3, 50, [1, 900, 1]),
-        ([], 4, 50, []),
-    ],
-)
-def test_shards_are_of_about_equal_size_and_none_is_empty(
-    lengths: list[int], least: int, shard_bytes: int, sizes: list[int]
-) -> None:
-    array = np.array(lengths, np.int64)
-    attributes = np.zeros(len(lengths), ATTRIBUTES)
-    attributes["length"] = array
-    totals = Totals()
-    totals.add(attributes)
-    shards = ShardNumbers(totals, least, shard_bytes)
-    numbers = np.concatenate([shards.of(array[:2]), shards.of(array[2:])])  # in parts of any size
-    assert [int(array[numbers == each].sum()) for each in np.unique(numbers)] == sizes
+def test_the_records_of_a_split_are_spread_over_all_shards() -> None:
+    test = hashes_of([key for key in KEYS if split_of(key, SPLITS) == "test"])
+    eighths = np.bincount((shuffle_keys(test, 0) >> np.uint64(61)).astype(int))
+    assert len(eighths) == 8
+    assert eighths.min() > 0.7 * eighths.max()
+
+
+def test_another_seed_gives_another_order() -> None:
+    hashes = hashes_of(KEYS)
+    orders = [np.argsort(shuffle_keys(hashes, seed)) for seed in (0, 1)]
+    assert abs(np.corrcoef(*orders)[0, 1]) < 0.05
 
 
 def test_records_are_sorted_by_their_shuffle_keys_in_buckets_of_a_limited_size(

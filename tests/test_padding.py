@@ -59,13 +59,6 @@ def test_lists_of_different_lengths_are_padded(
     [
         ([["a", "b"], []], 3, {}, Feature("string", (3,)), [[b"a", b"b", b""], [b"", b"", b""]]),
         (
-            [[1.5], [2.5, 3]],
-            {"length": 2, "value": -1},
-            {},
-            Feature("float32", (2,)),
-            [[1.5, -1], [2.5, 3]],
-        ),
-        (
             [[1], [2, 3]],
             {"length": 2, "value": 0.5},
             {"n": "float32"},
@@ -78,13 +71,6 @@ def test_lists_of_different_lengths_are_padded(
             {"n": "int8"},
             Feature("int8", (2, 2)),
             [[1, 2, 0, 0], [3, 4, 5, 6]],
-        ),
-        (
-            [["red"], ["blue", "red"]],
-            {"length": 2, "value": -1},
-            {"n": ["blue", "red"]},
-            Feature("int64", (2,)),
-            [[1, -1], [0, 1]],
         ),
         (
             [[1, 2, 3], [4]],

@@ -17,8 +17,8 @@ from aerotrain.data.dataset import Feature, load_dataset, load_statistics
 from aerotrain.data.hashing import hashes_of
 from aerotrain.data.records.columns import Column, column_of
 from aerotrain.data.statistics.column import Statistics
-from aerotrain.data.statistics.drift import changes, check_changes, renames, schema_changes
-from aerotrain.data.statistics.page import Described, page
+from aerotrain.data.statistics.drift import ColumnChange, check_changes, compared
+from aerotrain.data.statistics.page import page
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import MANIFEST, open_store
 
@@ -53,7 +53,12 @@ def gathered(order: Any, parts: int) -> dict[str, dict[str, Any]]:
 
 
 def shown(summary: dict[str, dict[str, Any]]) -> str:
-    return page(Described(url="file:///x", summary=summary), {})
+    return page("file:///x", summary, {})
+
+
+def changes(before: Any, now: Any, limit: float) -> list[ColumnChange]:
+    rules = PlanArguments(source={"kind": "python", "module": "x"}, drift=limit)
+    return list(compared("file:///x", before, now, rules).changes)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +77,6 @@ def test_numbers_are_described(summary: dict[str, dict[str, Any]]) -> None:
     below = [(known <= value).mean() for value in described["quantiles"].values()]
     assert below == pytest.approx([float(name) for name in described["quantiles"]], abs=0.025)
     assert described["distinct"] == pytest.approx(len(known), rel=0.06)
-    assert sum(described["histogram"]) == 4096
 
 
 def test_words_are_counted_and_long_texts_are_not(summary: dict[str, dict[str, Any]]) -> None:
@@ -82,10 +86,7 @@ def test_words_are_counted_and_long_texts_are_not(summary: dict[str, dict[str, A
     assert "vocabulary" not in summary["text"]
     assert (summary["text"]["mean"], summary["text"]["distinct"]) == (150, None)
     assert summary["id"]["distinct"] == pytest.approx(RECORDS, rel=0.06)
-    assert re.search(
-        r"<td>distinct</td><td>about \d+,\d00</td>",
-        shown(summary),
-    )
+    assert re.search(r"<td>distinct</td><td>about \d+,\d00</td>", shown(summary))
     assert "vocabulary" not in summary["id"]
 
 
@@ -102,16 +103,6 @@ def test_samples_do_not_depend_on_the_order_of_records_or_partitions(
     for name in ("price", "town", "id", "text"):
         for key in ("records", "missing", "distinct", "quantiles", "examples", "vocabulary"):
             assert other[name].get(key) == summary[name].get(key), (name, key)
-
-
-def test_the_statistics_of_a_column_are_bounded_in_size() -> None:
-    column = column_of("x", pa.array([f"{number}" for number in range(60_000)]))
-    statistics = Statistics()
-    for start in range(0, 60_000, 10_000):
-        rows = np.arange(start, start + 10_000)
-        statistics.add({"x": column.take(rows)}, {}, hashes_of([str(row) for row in rows]))
-    assert len(statistics.to_json()) < 600_000
-    assert statistics.summary()["x"]["distinct"] == pytest.approx(60_000, rel=0.06)
 
 
 @pytest.mark.parametrize("part_bytes", [1, 2**30])
@@ -131,8 +122,6 @@ def test_records_that_repeat_and_have_no_key_are_sampled_one_by_one(
         name: column["quantiles"][name] for name in ("0.05", "0.25", "0.5", "0.75", "0.95")
     }
     assert list(quantiles.values()) == pytest.approx([0, 2, 4.5, 7, 9], abs=0.6)
-    counts = [count for count in column["histogram"] if count]
-    assert counts == pytest.approx([410] * 10, abs=90)
     assert len(set(column["examples"])) > 1
 
 
@@ -162,10 +151,6 @@ NASTY: dict[str, Any] = {
 }
 
 
-def drift(limit: float) -> PlanArguments:
-    return PlanArguments(source={"kind": "python", "module": "x"}, drift=limit)
-
-
 def summed_up(values: Any) -> dict[str, Any]:
     """The summary of a column, merged from the files of two partitions."""
     dtype = "float32" if values.dtype.kind == "f" else values.dtype.name
@@ -190,7 +175,7 @@ def test_any_numbers_are_described_compared_and_shown(values: Any) -> None:
     assert column["missing"] == len(values) - len(known)
     assert column["distinct"] == len(np.unique(known))
     assert "1 column" in shown(summary)
-    assert changes(summary, summary, drift(0.01)) == []
+    assert changes(summary, summary, 0.01) == []
     if not len(known):
         assert "min" not in column
         return
@@ -199,22 +184,11 @@ def test_any_numbers_are_described_compared_and_shown(values: Any) -> None:
     assert quantiles == sorted(quantiles)
     assert (quantiles[0], quantiles[-1]) == (column["min"], column["max"])
     if np.isfinite(known).all():
-        assert sum(column["histogram"]) == len(known)
         assert column["min"] <= column["mean"] <= column["max"]
     if len(np.unique(known)) == 1 and np.isfinite(known).all():
         assert (column["mean"], column["std"]) == (column["min"], 0)
     if values.dtype.kind == "i" and len(np.unique(known)) <= 200:
         assert column["vocabulary"].keys() == {str(each) for each in np.unique(values)}
-
-
-def test_each_value_is_counted_in_its_bin() -> None:
-    column = summed_up(np.repeat(np.arange(30.0), 5) + np.tile([0, 0.1, 0.3, 0.5, 0.9], 30))["x"]
-    assert (
-        column["histogram"]
-        == np.histogram(np.repeat(np.arange(30.0), 5) + np.tile([0, 0.1, 0.3, 0.5, 0.9], 30), 30)[
-            0
-        ].tolist()
-    )
 
 
 @pytest.mark.filterwarnings("error")
@@ -230,7 +204,7 @@ def test_each_value_is_counted_in_its_bin() -> None:
 )
 def test_a_shift_of_any_numbers_is_a_drift(before: Any, now: Any) -> None:
     for one, other in ((before, now), (now, before)):
-        [change] = changes(summed_up(one), summed_up(other), drift(0.25))
+        [change] = changes(summed_up(one), summed_up(other), 0.25)
         assert change.what.startswith("drift of")
 
 
@@ -256,44 +230,29 @@ def write(folder: Path, **columns: Any) -> dict[str, Any]:
 
 def test_a_data_set_has_its_schema_its_statistics_and_a_page(tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
-    url = prepare(store, tmp_path, write(tmp_path / "in", town=["<b>"] * 1000))
+    url = prepare(store, tmp_path, write(tmp_path / "in"))
     assert json.loads(open_store(url).get(SCHEMA))["label"] == {"dtype": "int64", "shape": []}
     assert load_statistics(url)["label"]["vocabulary"] == {"0": 500, "1": 500}
     page = open_store(url).get(PAGE).decode()
     assert "1,000 records, 3 columns" in page
     assert page.count("<svg") == 1
     assert page.count('class="bars"') == 2
-    assert "&lt;b&gt;" in page
-    assert "<b>" not in page
     test = load_dataset(url).splits["test"]
     assert f"<tr><td>records</td><td>{test.records}</td>" in page
-    assert f"<tr><td>share</td><td>{test.records / 1000:.1%}</td>" in page
     assert f"class 0</bdi></td><td>{test.classes[0] / test.records:.1%}</td>" in page
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"town": None}, "town +column missing +string of shape"),
-        ({"extra": np.zeros(1000)}, r"extra +column new +- +float64"),
-        ({"label": ["yes"] * 1000}, r"label +type +int64 of shape \(\) +string of shape"),
-        ({"town": ["town-0", "Rome"] * 500}, "town +new category +3 known +Rome"),
-        ({"price": COLUMNS["price"] + 200}, r"price +drift of 0\.[34]\d +median 2.* median 4"),
-        ({"label": [1] * 999 + [0]}, r"label +drift of 0\.5\d +'1' 50\.0% +'1' 99\.9%"),
-        ({"price": np.repeat([np.nan, 5.0], [400, 600])}, r"price +missing +0\.0% +40\.0%"),
-    ],
-)
-def test_drift_is_shown_as_a_table(changed: dict[str, Any], words: str) -> None:
-    summaries = []
-    for table in (COLUMNS, {**COLUMNS, **changed}):
-        known = {name: np.array(each) for name, each in table.items() if each is not None}
-        columns = {name: column_of(name, each) for name, each in known.items()}
-        statistics = Statistics()
-        statistics.add(columns, {}, hashes_of([f"key-{number}" for number in range(1000)]))
-        summaries.append(statistics.summary())
-    found = changes(summaries[0], summaries[1], drift(0.25))
-    with pytest.raises(FinalError, match=rf"(?s)column +what +before +now\n.*{words}"):
-        check_changes(found, 0.25)
+def test_drift_is_shown_as_a_table() -> None:
+    table = [
+        ColumnChange("price", "drift of 0.35", "median 2", "median 4"),
+        ColumnChange("town", "column missing", "string of shape ()", "-"),
+    ]
+    words = (
+        r"\n  column +what +before +now\n  price +drift of 0.35 +median 2 +median 4\n"
+        r"  town +column missing +string of shape \(\) +-\n.*allow_drift"
+    )
+    with pytest.raises(FinalError, match=words):
+        check_changes(table, 0.25)
 
 
 def test_drift_stops_the_run_until_it_is_accepted_and_then_is_what_the_next_is_compared_with(
@@ -337,26 +296,7 @@ def test_other_columns_are_refused_before_anything_is_written_with_what_to_do(
     prepare(store, tmp_path, write(tmp_path / "in"))
     before = [each.key for each in open_store(store).list()]
     described = write(tmp_path / "in", town=None, city=["town-0", "town-1"] * 500)
-    expected = (
-        "'town' looks renamed to 'city', of the same type: keep its name by "
-        "\"rename\": {'city': 'town'} in the source, or accept the new one once by allow_drift"
-    )
-    with pytest.raises(FinalError, match=re.escape(expected)):
+    expected = r"(?s)city +column new.*town +column missing.*'rename' keeps the name"
+    with pytest.raises(FinalError, match=expected):
         run_step("data.prepare.plan", store, tmp_path, source=described)
     assert [each.key for each in open_store(store).list()] == before
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "found"),
-    [
-        ({"a": "int64", "b": "string"}, {"c": "int64", "d": "string"}, [("a", "c"), ("b", "d")]),
-        ({"a": "int64"}, {"c": "string"}, []),
-        ({"a": "int64", "b": "int64"}, {"c": "int64", "d": "int64"}, []),  # which is which?
-        ({"a": "int64"}, {"c": "int64", "d": "int64"}, []),
-    ],
-)
-def test_a_rename_is_one_missing_and_one_new_column_of_a_type(
-    before: dict[str, str], now: dict[str, str], found: list[tuple[str, str]]
-) -> None:
-    schemas = ({name: Feature(dtype) for name, dtype in each.items()} for each in (before, now))
-    assert renames(schema_changes(*schemas)) == found

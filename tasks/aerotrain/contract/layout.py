@@ -51,9 +51,8 @@ METRICS, CARD, CARD_DATA = "metrics.json", "card.html", "card.json"
 
 #: Of a data set or of predictions: how it is made, its finished partitions, what was rejected.
 PLAN, PARTS, QUARANTINE = "plan.json", "parts", "quarantine/"
-#: Of a data set: its columns, the statistics of its columns, and pages of them.
-SCHEMA, STATISTICS = "schema.json", "statistics.json"
-PICTURES, PAGE = "pictures.json", "statistics.html"
+#: Of a data set: its columns, the statistics of its columns, and a page of them.
+SCHEMA, STATISTICS, PAGE = "schema.json", "statistics.json", "statistics.html"
 #: Of predictions: the folder of files.
 DATA = "data"
 

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.layout import PICTURES, STATISTICS
+from aerotrain.contract.layout import STATISTICS
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 
 VERSION = 1
@@ -201,28 +201,18 @@ def statistics_in(store: Store) -> dict[str, dict[str, Any]]:
     return data
 
 
-def load_pictures(url: str) -> dict[str, Any]:
-    """The pictures of the columns of the data set at ``url`` that have some, as its page shows."""
-    try:
-        data: dict[str, Any] = json.loads(open_store(url).get(PICTURES))
-    except MissingError:
-        return {}
-    return data
-
-
 def json_text(document: Any, indent: int | None = None) -> str:
     """A document as JSON, where infinity and NaN, which JSON lacks, are strings.
 
     They are "Infinity", "-Infinity" and "NaN", as in the JSON of protocol buffers:
-    https://protobuf.dev/programming-guides/json/.
+    https://protobuf.dev/programming-guides/json/. Arrays of NumPy are lists.
     """
-    try:
-        return json.dumps(document, indent=indent, allow_nan=False)
-    except ValueError:
-        return json.dumps(_with_strings(document), indent=indent, allow_nan=False)
+    return json.dumps(_with_strings(document), indent=indent, allow_nan=False)
 
 
 def _with_strings(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, Mapping):
         return {name: _with_strings(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

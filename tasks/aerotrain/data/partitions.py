@@ -15,11 +15,10 @@ says where that partition was written.
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TextIO
 
 from aerotrain.contract.errors import FinalError, counted
 from aerotrain.contract.layout import PARTS, PLAN, QUARANTINE
@@ -133,74 +132,57 @@ class WrittenPartition:
         return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        data = json.loads(text)
+    def read(cls, store: Store, key: str) -> Self | None:
+        """What ``to_json`` wrote; None if it is not there."""
+        try:
+            data = json.loads(store.get(key))
+        except MissingError:
+            return None
         first = [Rejected(**each) for each in data.pop("first_rejected")]
         return cls(**data, first_rejected=first)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Rejections:
-    """How many records were rejected, the first of them, and where all are listed."""
+    """How many records were rejected, the first of them, and where all are listed.
 
+    Raises:
+        FinalError: more than ``most`` are, which ``check`` finds; the message names the first.
+    """
+
+    most: int
+    url: str
     count: int = 0
     first: Sequence[Rejected] = ()
-    url: str = ""
 
-    def check(self, most: int) -> None:
-        """Check that no more than ``most`` records were rejected.
-
-        Raises:
-            FinalError: more were; the message names the first, and ``url``, which lists all.
-        """
-        if self.count <= most:
+    def check(self) -> None:
+        if self.count <= self.most:
             return
-        alike: dict[tuple[str, str], list[str]] = {}
-        for each in self.first:
-            alike.setdefault((each.file, each.reason), []).append(each.place)
-        listed = "\n".join(
-            f"  {file} at {', '.join(places)}: {reason}" for (file, reason), places in alike.items()
-        )
+        listed = "\n".join(f"  {each.file} at {each.place}: {each.reason}" for each in self.first)
         were = f"{counted(self.count, 'record')} {'was' if self.count == 1 else 'were'}"
         raise FinalError(
-            f"at least {were} rejected, and max_rejected is {most}:\n{listed}\n"
+            f"at least {were} rejected, and max_rejected is {self.most}:\n{listed}\n"
             f"correct them, or raise max_rejected; {self.url} lists them"
         )
 
 
-class Quarantine(AbstractContextManager["Quarantine"]):
-    """Writes rejected records, with their files, offsets and reasons, to a file of JSON lines.
+@dataclass(kw_only=True)
+class Quarantine(Rejections):
+    """Writes rejected records, with their files, offsets and reasons, to ``file`` as JSON lines.
 
     The file is uploaded to ``url`` later.
     """
 
-    def __init__(self, path: Path, most: int, url: str) -> None:
-        self.rejections = Rejections(url=url)
-        self._most = most
-        self._file = path.open("w")
-
-    def __exit__(self, *_error: object) -> None:
-        self._file.close()
+    file: TextIO
 
     def add(self, rejected: Sequence[Rejected]) -> None:
-        """Write rejected records to the file.
-
-        Raises:
-            FinalError: there are too many by now; the message names the first.
-        """
+        """Write rejected records to the file, and check that there are not too many by now."""
         for each in rejected:
-            self._file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
-        self.rejections = replace(
-            self.rejections,
-            count=self.rejections.count + len(rejected),
-            first=[*self.rejections.first, *rejected][:SHOWN],
-        )
-        if len(self.rejections.first) == SHOWN:
+            self.file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
+        self.count += len(rejected)
+        self.first = [*self.first, *rejected][:SHOWN]
+        if len(self.first) == SHOWN:
             self.check()
-
-    def check(self) -> None:
-        """Raise ``FinalError`` if more than the limit were rejected."""
-        self.rejections.check(self._most)
 
 
 # --- plan
@@ -230,6 +212,18 @@ def grouped(
         size += content
     if group:
         yield group
+
+
+def fingerprints_of(inputs: Any, groups: Sequence[Sequence[Fragment]]) -> tuple[str, ...]:
+    """The fingerprints of partitions, which ``inputs`` and their fragments decide."""
+    return tuple(
+        fingerprint_of([inputs, [fragment.fingerprint for fragment in group]]) for group in groups
+    )
+
+
+def descriptions_of(groups: Sequence[Sequence[Fragment]]) -> list[Fragments]:
+    """The fragments of partitions, as a source reads them."""
+    return [[fragment.description for fragment in group] for group in groups]
 
 
 def is_finished(store: Store) -> bool:
@@ -294,7 +288,7 @@ def write_partitions(
             f"there are no partitions {numbers.start} to {numbers.stop - 1}; the plan of {url} has "
             f"{planned}, numbered from 0"
         )
-    found = list(each_of(lambda number: _written(store, number), numbers))
+    found = _found(store, numbers)
     if done := sum(each is not None for each in found):
         print(f"{done} of {count} partitions are written already: skipped")
     records = 0
@@ -324,8 +318,8 @@ def _copied(root: Store, known: str, folder: str, number: int) -> WrittenPartiti
     try:
         place = json.loads(root.get(known))
         old, earlier = place["folder"], place["partition"]
-        written = WrittenPartition.from_json(root.get(f"{old}/{partition_key(earlier)}"))
-        for file in written.files:
+        written = WrittenPartition.read(root, f"{old}/{partition_key(earlier)}")
+        for file in written.files if written else ():
             root.copy(f"{old}/{key_of(file, earlier)}", f"{folder}/{key_of(file, number)}")
     except MissingError:
         return None  # the earlier output was deleted, or never completed
@@ -335,45 +329,38 @@ def _copied(root: Store, known: str, folder: str, number: int) -> WrittenPartiti
 def _write(scratch: Path, store: Store, plan: Plan, number: int, write: Write) -> WrittenPartition:
     """Write one partition and upload it to the store."""
     rejected, key = scratch / "quarantine.jsonl", quarantine_key(number)
-    quarantine = Quarantine(rejected, plan.rules.max_rejected, f"{store.url}/{key}")
-    try:
-        with quarantine:
+    with rejected.open("w") as lines:
+        quarantine = Quarantine(most=plan.rules.max_rejected, url=f"{store.url}/{key}", file=lines)
+        try:
             written = write(read_fragments(store, number), quarantine, scratch)
-    finally:
-        if quarantine.rejections.count:
-            store.upload(rejected, key)
-        rejected.unlink()
+        finally:
+            lines.flush()
+            if quarantine.count:
+                store.upload(rejected, key)
+            rejected.unlink()
     for file in written.files:
         path = scratch / PurePath(file).name
         store.upload(path, key_of(file, number))
         path.unlink()
-    rejections = quarantine.rejections
     return replace(
         written,
-        files=[*written.files, _QUARANTINE] if rejections.count else written.files,
-        rejected=rejections.count,
-        first_rejected=rejections.first,
+        files=[*written.files, _QUARANTINE] if quarantine.count else written.files,
+        rejected=quarantine.count,
+        first_rejected=quarantine.first,
     )
-
-
-def _written(store: Store, number: int) -> WrittenPartition | None:
-    try:
-        return WrittenPartition.from_json(store.get(partition_key(number)))
-    except MissingError:
-        return None
 
 
 # --- finalize
 
 
-def written_partitions(store: Store, plan: Plan) -> list[WrittenPartition]:
-    """What was written of each partition of the plan.
+def written_partitions(store: Store, plan: Plan) -> tuple[list[WrittenPartition], Rejections]:
+    """What was written of each partition of the plan, and what was rejected of all together.
 
     Raises:
-        FinalError: some are not written, or too many records of all together were rejected.
+        FinalError: some are not written, or too many records were rejected.
     """
     count = len(plan.partitions)
-    found = list(each_of(lambda number: _written(store, number), range(count)))
+    found = _found(store, range(count))
     written = [each for each in found if each is not None]
     if len(written) < count:
         missing = [str(number) for number, each in enumerate(found) if each is None]
@@ -383,15 +370,18 @@ def written_partitions(store: Store, plan: Plan) -> list[WrittenPartition]:
             f"{', '.join(missing[:SHOWN])}{rest}; run {plan.STEP} again with the same source; "
             "the partitions that are written are kept"
         )
-    rejections_of(store, written).check(plan.rules.max_rejected)
-    return written
-
-
-def rejections_of(store: Store, partitions: Sequence[WrittenPartition]) -> Rejections:
-    """What was rejected of these partitions."""
-    having = [number for number, each in enumerate(partitions) if each.rejected]
-    return Rejections(
-        count=sum(each.rejected for each in partitions),
-        first=[each for partition in partitions for each in partition.first_rejected][:SHOWN],
+    having = [number for number, each in enumerate(written) if each.rejected]
+    rejections = Rejections(
+        most=plan.rules.max_rejected,
         url=f"{store.url}/{quarantine_key(having[0]) if len(having) == 1 else QUARANTINE}",
+        count=sum(each.rejected for each in written),
+        first=[each for partition in written for each in partition.first_rejected][:SHOWN],
     )
+    rejections.check()
+    return written, rejections
+
+
+def _found(store: Store, numbers: range) -> list[WrittenPartition | None]:
+    """What was written of these partitions; None of those that are not."""
+    keys = [partition_key(number) for number in numbers]
+    return list(each_of(lambda key: WrittenPartition.read(store, key), keys))

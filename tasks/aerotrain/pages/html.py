@@ -1,6 +1,5 @@
 """A page, and text, tables and pictures in it: names and values of data are never markup."""
 
-import re
 from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
@@ -44,9 +43,6 @@ th, td { text-align: right; padding: .1rem 0 .1rem 1.25rem; } th { color: var(--
 th:first-child, td:first-child, .text td, .text th { text-align: left; }
 th:first-child, td:first-child { padding-left: 0; }
 .text td { overflow-wrap: anywhere; min-width: 5rem; }
-.source :is(table, tbody) { display: block; overflow-wrap: anywhere; }
-.source tr { display: grid; grid-template-columns: minmax(0, min(16rem, 40%)) minmax(0, 1fr);
-             gap: 1rem; } .source td { text-align: left; padding: .1rem 0; }
 .facts { margin: .5rem 0 0; font-size: 14px; } .facts table { width: 100%; }
 .facts th { font-weight: 400; } .facts td:first-child { color: var(--quiet); white-space: nowrap; }
 .facts td, .facts th { padding-left: .75rem; } .facts td:first-child { padding-left: 0; }
@@ -69,12 +65,9 @@ rect { fill: var(--now); } path { fill: none; stroke: var(--before); stroke-widt
 .axis .first { transform: none; } .axis .last { transform: translateX(-100%); }
 .now, .before { display: inline-block; width: .8em; height: .8em; background: var(--now); }
 .before { background: var(--before); }
-.sheet { display: grid; grid-template-columns: max-content 1fr; gap: .3rem .75rem;
-         font-size: 13px; align-items: center; }
-.sheets { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr));
-          gap: 1.5rem; }
-.sheet > bdi { max-width: 8rem; text-align: right; }
-.sheet div { display: flex; flex-wrap: wrap; gap: .3rem; }
+.sheet { display: flex; flex-wrap: wrap; gap: .3rem; }
+figure { margin: 0; width: 48px; } figcaption { font-size: 11px; text-align: center;
+         white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 img { width: 48px; height: 48px; object-fit: contain; image-rendering: pixelated;
       background: var(--soft); filter: brightness(var(--light, 1)); }
 .forest svg { width: 18rem; height: 1.3rem; border: 0; overflow: visible; }
@@ -130,11 +123,6 @@ _SHOWN = {number: 0x2400 + number for number in range(0x20) if chr(number) not i
 }
 
 
-#: Longer values may be broken, after the ends of their parts; numbers are not.
-_LINE = 24
-_PART = re.compile(r"(?:[/_]|%20|\.(?!\d))(?=[^\s/.])")
-
-
 def document(title: str, body: str) -> str:
     """A self-contained HTML document of ``body``, which is markup; ``title`` is text."""
     return (
@@ -154,14 +142,8 @@ def text(value: str, length: int | None = None) -> str:
 
 
 def isolated(value: str, length: int | None = None) -> str:
-    """A value whose direction of writing does not change that of its surroundings.
-
-    Names and addresses, which may be longer than a line, break between their parts.
-    """
-    shown = text(value, length)
-    if len(value) > _LINE:
-        shown = _PART.sub(r"\g<0><wbr>", shown)
-    return f'<bdi dir="auto">{shown}</bdi>'
+    """A value whose direction of writing does not change that of its surroundings."""
+    return f'<bdi dir="auto">{text(value, length)}</bdi>'
 
 
 def table(rows: Iterable[Iterable[str]], heads: Iterable[str] = (), kind: str = "") -> str:

@@ -25,16 +25,15 @@ def run(replica: Replica) -> str:
     if store.exists(MANIFEST):
         print(f"already finalized: {store.url}")
         return f"{store.url}/{DATA}"
-    partitions = written_partitions(store, plan)
+    partitions, rejections = written_partitions(store, plan)
     records = sum(each.records for each in partitions)
-    rejected = sum(each.rejected for each in partitions)
     document = {
         "version": plan.VERSION,
         "model": plan.model,
         "source": dict(plan.source),
         "columns": {field.name: str(field.type) for field in plan.columns},
         "records": records,
-        "rejected": rejected,
+        "rejected": rejections.count,
         "files": [
             {"file": key_of(FILE, number), "records": each.records, "bytes": each.about["bytes"]}
             for number, each in enumerate(partitions)
@@ -42,6 +41,6 @@ def run(replica: Replica) -> str:
         ],
     }
     store.put(MANIFEST, (json.dumps(document, indent=1) + "\n").encode())
-    rest = f", {rejected:,} rejected" if rejected else ""
+    rest = f", {rejections.count:,} rejected" if rejections.count else ""
     print(f"finalized {store.url}: {records:,} predictions{rest}")
     return f"{store.url}/{DATA}"

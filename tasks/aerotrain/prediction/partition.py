@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,7 +17,8 @@ from aerotrain.data.partitions import (
     WrittenPartition,
     write_partitions,
 )
-from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
+from aerotrain.data.prepare.cast import cast_to_schema
+from aerotrain.data.records.columns import Column
 from aerotrain.data.sources import open_source
 from aerotrain.prediction.columns import kept_columns, output_columns
 from aerotrain.prediction.plan import PredictionPlan
@@ -33,7 +33,7 @@ FILE = f"{DATA}/part-{NUMBER}.parquet"
 _GROUP_RECORDS, _GROUP_BYTES = 2**16, 2**25
 
 #: The inputs of the model by column, and the columns of the files without its outputs.
-Rows = tuple[dict[str, Any], pa.Table]
+Rows = tuple[dict[str, Any], dict[str, pa.Array]]
 
 
 def run(replica: Replica) -> dict[str, int]:
@@ -65,74 +65,49 @@ def run(replica: Replica) -> dict[str, int]:
 
 
 def _rows(plan: PredictionPlan, fragments: Fragments, quarantine: Quarantine) -> Iterator[Rows]:
-    """The valid records of a partition, in the order of the source."""
+    """The valid records of a partition, in the order of the source, at most a batch at once."""
     source = open_source(plan.source)
     for fragment in fragments:
         for batch in source.read(fragment, plan.reading):
+            quarantine.add(batch.rejected)
             cast = cast_to_schema(batch, plan.needed, plan.rules.rules)
             quarantine.add(cast.rejected)
-            if len(cast.rows):
-                kept = kept_columns(batch, cast.rows, plan.columns)
-                yield _inputs(cast), pa.table(kept)
+            inputs = {name: _array(column) for name, column in cast.columns.items()}
+            kept = kept_columns(batch, cast.rows, plan.columns)
+            for first in range(0, len(cast.rows), plan.rules.batch_size):
+                part = slice(first, first + plan.rules.batch_size)
+                yield (
+                    {name: values[part] for name, values in inputs.items()},
+                    {name: values[part] for name, values in kept.items()},
+                )
 
 
-def _inputs(cast: CastBatch) -> dict[str, Any]:
-    """The columns as arrays ``(records, *shape)``; texts are bytes."""
-    return {
-        name: column.values.to_numpy(zero_copy_only=False).reshape(-1, *column.feature.shape)
-        if column.is_text
-        else column.values
-        for name, column in cast.columns.items()
-    }
+def _array(column: Column) -> Any:
+    """The values as an array ``(records, *shape)``; texts are bytes."""
+    if not column.is_text:
+        return column.values
+    return column.values.to_numpy(zero_copy_only=False).reshape(-1, *column.feature.shape)
 
 
 def _write(file: Path, plan: PredictionPlan, model: Served, rows: Iterator[Rows]) -> int:
     """Write the predictions of all records to ``file``; returns how many they are."""
-    records = written = size = 0
-    waiting: list[pa.Table] = []
+    records = grouped = size = 0
+    group: list[pa.Table] = []
     # A dictionary of numbers, most of which differ, costs time and saves nothing.
     texts = [each.name for each in plan.columns if not _is_number(each.type)]
     with pq.ParquetWriter(file, plan.columns, compression="zstd", use_dictionary=texts) as writer:
-        for inputs, kept in _batches(rows, plan.rules.batch_size):
-            outputs = output_columns(model.predict(inputs), plan.columns, plan.classes)
-            arrays = {name: kept[name] for name in kept.column_names} | outputs
-            waiting.append(pa.table([arrays[n] for n in plan.columns.names], plan.columns))
-            records += len(kept)
-            size += waiting[-1].nbytes
-            if records - written >= _GROUP_RECORDS or size >= _GROUP_BYTES:
-                writer.write_table(pa.concat_tables(waiting))
-                waiting, written, size = [], records, 0
-        if waiting:
-            writer.write_table(pa.concat_tables(waiting))
+        for inputs, kept in rows:
+            columns = kept | output_columns(model.predict(inputs), plan.columns, plan.classes)
+            group.append(pa.table([columns[name] for name in plan.columns.names], plan.columns))
+            records += len(group[-1])
+            grouped += len(group[-1])
+            size += group[-1].nbytes
+            if grouped >= _GROUP_RECORDS or size >= _GROUP_BYTES:
+                writer.write_table(pa.concat_tables(group))
+                group, grouped, size = [], 0, 0
+        if group:
+            writer.write_table(pa.concat_tables(group))
     return records
-
-
-def _batches(rows: Iterator[Rows], size: int) -> Iterator[Rows]:
-    """The same records in batches of ``size``, the last of which may be smaller."""
-    waiting: list[Rows] = []
-    count = 0
-    for each in rows:
-        waiting.append(each)
-        count += len(each[1])
-        if count >= size:
-            inputs, kept = _joined(waiting)
-            full = count - count % size
-            for first in range(0, full, size):
-                yield _sliced(inputs, kept, first, first + size)
-            waiting, count = [_sliced(inputs, kept, full, count)], count - full
-    if count:
-        yield _joined(waiting)
-
-
-def _joined(rows: list[Rows]) -> Rows:
-    if len(rows) == 1:
-        return rows[0]
-    inputs = {name: np.concatenate([each[name] for each, _ in rows]) for name in rows[0][0]}
-    return inputs, pa.concat_tables([kept for _, kept in rows])
-
-
-def _sliced(inputs: dict[str, Any], kept: pa.Table, first: int, last: int) -> Rows:
-    return {n: each[first:last] for n, each in inputs.items()}, kept.slice(first, last - first)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -17,8 +17,15 @@ from aerotrain.contract.gate import SERVING
 from aerotrain.contract.layout import PREDICTIONS, path_segment
 from aerotrain.contract.preparing import PredictArguments
 from aerotrain.data.dataset import Feature, Schema, schema_from_dict, schema_to_dict
-from aerotrain.data.hashing import fingerprint_of
-from aerotrain.data.partitions import Fragments, Plan, grouped, is_finished, publish_plan
+from aerotrain.data.partitions import (
+    Fragments,
+    Plan,
+    descriptions_of,
+    fingerprints_of,
+    grouped,
+    is_finished,
+    publish_plan,
+)
 from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.sources import open_source
 from aerotrain.data.sources.batch import Batch
@@ -123,7 +130,17 @@ def make_plan(model: str, arguments: PredictArguments) -> tuple[PredictionPlan, 
         FinalError: the model is not complete; the source is empty, or its columns are not those
             that the model takes.
     """
-    signature, classes, identity = _read_model(model)
+    store = open_store(model)
+    try:
+        signature = Signature.parse(f"the model {model}", store.get(FILE))
+        identity = hashlib.sha256(store.get(MANIFEST)).hexdigest()
+    except MissingError as error:
+        raise FinalError(
+            f"{model} is no complete version of an exported model: {error}; export one, or name "
+            "another"
+        ) from error
+    # A model that predicts numbers has no names of classes.
+    classes = classes_in(store.get(CLASSES)) if store.exists(CLASSES) else {}
     source, needed, reading = _selected(arguments, signature)
     batch = _first(source, reading)
     cast_to_schema(batch, needed, arguments.rules)
@@ -145,12 +162,9 @@ def make_plan(model: str, arguments: PredictArguments) -> tuple[PredictionPlan, 
         needed=needed,
         arrow_schema=arrow_schema,
         classes=classes,
-        partitions=tuple(
-            fingerprint_of([inputs, [fragment.fingerprint for fragment in group]])
-            for group in groups
-        ),
+        partitions=fingerprints_of(inputs, groups),
     )
-    return plan, [[fragment.description for fragment in group] for group in groups]
+    return plan, descriptions_of(groups)
 
 
 def _selected(
@@ -164,6 +178,7 @@ def _selected(
         FinalError: the source is empty, or lacks a column.
     """
     source, unreadable = open_source(arguments.source).readable()
+    reasons = "".join(f"; {name!r} cannot be read: {why}" for name, why in unreadable.items())
     schema = found = source.schema()
     if schema is None:
         schema = source.schema_of(_first(source, None))
@@ -171,12 +186,12 @@ def _selected(
         if name not in schema:
             raise SpecError(
                 f"keep names a column {name!r}, which the source does not have"
-                f"{nearest(name, schema)}; it has {', '.join(schema)}{_reasons(unreadable)}"
+                f"{nearest(name, schema)}; it has {', '.join(schema)}{reasons}"
             )
     try:
         inputs = signature.columns(schema)
     except FinalError as error:
-        raise FinalError(f"{error}{_reasons(unreadable)}") from error
+        raise FinalError(f"{error}{reasons}") from error
     needed = {
         column: Feature(signature.inputs[name].dtype, schema[column].shape)
         for name, column in inputs.items()
@@ -187,32 +202,6 @@ def _selected(
         return source, needed, None
     selected = names if "columns" in source.described() else list(found)
     return source, needed, {name: needed.get(name, found[name]) for name in selected}
-
-
-def _reasons(unreadable: Mapping[str, str]) -> str:
-    return "".join(f"; {name!r} cannot be read: {why}" for name, why in unreadable.items())
-
-
-def _read_model(url: str) -> tuple[Signature, dict[str, Classes], str]:
-    """The signature of the version at ``url``, the classes of outputs, and a hash of all its files.
-
-    Raises:
-        FinalError: it is not there, or not complete.
-    """
-    store = open_store(url)
-    try:
-        content, manifest = store.get(FILE), store.get(MANIFEST)
-    except MissingError as error:
-        raise FinalError(
-            f"{url} is no complete version of an exported model: {error}; export one, or name "
-            "another"
-        ) from error
-    try:
-        classes = classes_in(store.get(CLASSES))
-    except MissingError:  # it predicts numbers
-        classes = {}
-    signature = Signature.parse(f"the model {url}", content)
-    return signature, classes, hashlib.sha256(manifest).hexdigest()
 
 
 def _first(source: Source, reading: Schema | None) -> Batch:

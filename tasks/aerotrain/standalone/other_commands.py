@@ -1,4 +1,4 @@
-"""The commands that run no step of a pipeline: ``new``, ``compare``, ``promote`` and others.
+"""The commands that run no step of a pipeline: ``new``, ``promote``, ``serve`` and others.
 
 What imports Arrow or TensorFlow is imported on use: other commands and their help do without.
 """
@@ -25,19 +25,6 @@ def _new(given: Namespace) -> None:
     from aerotrain.scaffold.command import asked, run
 
     run(given, asked if sys.stdin.isatty() else None)
-
-
-def _compare(given: Namespace) -> None:
-    from aerotrain.data.prepare.finalize import page_of_two
-
-    text = page_of_two(given.before, given.now)
-    try:
-        given.output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FinalError(
-            f"{given.output} cannot be written: {error}; give another --output"
-        ) from error
-    print(f"written: {given.output}")
 
 
 def _promote(given: Namespace) -> None:
@@ -137,15 +124,6 @@ OTHERS: Mapping[str, Subcommand] = {
                 help="what the label is; by default its values decide",
             ),
             _flag("--to", default="dags", metavar="FOLDER", help="the folder of your DAGs"),
-        ),
-    ),
-    "compare": Subcommand(
-        run=_compare,
-        help="write a page of two data sets side by side",
-        flags=(
-            _flag("before", help="URL of a data set"),
-            _flag("now", help="URL of the data set to compare with it, by its rules of drift"),
-            _flag("-o", "--output", type=Path, default="compare.html", help="file of the page"),
         ),
     ),
     "promote": Subcommand(

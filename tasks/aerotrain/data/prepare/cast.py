@@ -19,9 +19,7 @@ from aerotrain.data.records.columns import (
     RecordError,
     arrow_type,
     column_of,
-    exact_float,
     is_list_type,
-    largest_of,
     nulls_within,
     to_pad,
 )
@@ -36,6 +34,10 @@ _TOO_LARGE = (
     "column {!r} is beyond the range of float32, 3.4e38; set its type to float64 in 'types' of the "
     "source"
 )
+
+
+#: In which numbers that are missing are NaN.
+_OR_A_FLOAT = ", or declare it float32 or float64 in 'types' of the source"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,7 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
         SourceError: a column is missing, or its type is not the schema's.
     """
     if not len(batch):  # it lacks columns if all of its lines are rejected
-        return CastBatch(columns={}, rows=np.zeros(0, np.int64), rejected=batch.rejected)
+        return CastBatch(columns={}, rows=np.zeros(0, np.int64), rejected=())
     values = {name: _values(batch, name, feature) for name, feature in schema.items()}
     nulls = {name: mask for name, each in values.items() if (mask := _nulls(each)) is not None}
     rejections = _Rejections(batch)
@@ -109,7 +111,7 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
             if name in rules.fill or name in batch.padding or not schema[name].is_float
         },
         rounded={name: count for name, count in rounded.items() if count},
-        rejected=[*batch.rejected, *rejections.rejected()],
+        rejected=rejections.rejected(),
     )
 
 
@@ -121,26 +123,30 @@ def _reject_missing(
     rules: PlanArguments,
 ) -> None:
     """Reject rows with a null that the data set has no value for, or with too long a list."""
-    lacking = [
-        name for name in nulls if _has_no_missing(name, schema[name], rules, rejections.batch)
-    ]
-    advice = _advice([n for n in lacking if n != rules.label], schema, values)
-    for name in lacking:
-        why = f"column {name!r} is missing, and {schema[name].dtype} has no value for missing; "
-        rejections.add(
-            np.flatnonzero(nulls[name]),
-            f"the label {name!r} is missing" if name == rules.label else why + advice,
-        )
+    padding = rejections.batch.padding
     for name, each in values.items():
-        if not schema[name].is_float and isinstance(each, pa.Array) and is_list_type(each.type):
+        feature = schema[name]
+        if name in nulls and name not in rules.fill:
+            rows = np.flatnonzero(nulls[name])
+            has_missing = not feature.shape and (feature.is_float or feature.dtype == "string")
+            if name == rules.label:
+                rejections.add(rows, f"the label {name!r} is missing")
+            elif not has_missing and name not in padding:
+                is_list = f", a list of {prod(feature.shape)}" if feature.shape else ""
+                rejections.add(
+                    rows,
+                    f"column {name!r} is missing, and {feature.dtype} has no value for missing; "
+                    f"give one in 'fill'{is_list}{_OR_A_FLOAT * pa.types.is_integer(each.type)}",
+                )
+        if not feature.is_float and isinstance(each, pa.Array) and is_list_type(each.type):
             rejections.add(
                 np.flatnonzero(nulls_within(each)),
-                f"column {name!r} has a null within its list, and {schema[name].dtype} has no "
+                f"column {name!r} has a null within its list, and {feature.dtype} has no "
                 "value for missing; write one in its place"
-                + (", or declare it float32 in 'types'" if "int" in schema[name].dtype else ""),
+                f"{_OR_A_FLOAT * ('int' in feature.dtype)}",
             )
-    for name in rejections.batch.padding.keys() & schema.keys():
-        rejections.add(*_longer_than(rejections.batch.padding[name], name, values[name]))
+        if name in padding:
+            rejections.add(*_longer_than(padding[name], name, each))
 
 
 class _Rejections:
@@ -179,27 +185,6 @@ def _nulls(values: Any) -> Mask | None:
     if not isinstance(values, pa.Array) or not values.null_count:
         return None
     return pc.is_null(values).to_numpy(zero_copy_only=False)
-
-
-def _has_no_missing(name: str, feature: Feature, rules: PlanArguments, batch: Batch) -> bool:
-    """Whether the data set has no value for a null of this column."""
-    if name in rules.fill or (name in batch.padding and name != rules.label):
-        return False
-    has_missing = feature.shape == () and (feature.is_float or feature.dtype == "string")
-    return name == rules.label or not has_missing
-
-
-def _advice(lacking: Sequence[str], schema: Schema, values: Mapping[str, Any]) -> str:
-    """What to do about the columns that lack values, all of them at once."""
-    shapes = {name: prod(schema[name].shape) for name in lacking if schema[name].shape}
-    each = (repr(n) + (f", a list of {shapes[n]}" if n in shapes else "") for n in lacking)
-    given = f"give values in 'fill' for {', '.join(each)}"
-    numbers = [name for name in lacking if pa.types.is_integer(values[name].type)]
-    kind = exact_float(max((largest_of(values[name]) for name in numbers), default=0))
-    if not numbers or kind is None:
-        return given
-    types = dict.fromkeys(numbers, kind)
-    return f"declare {types} in 'types' of the source, so that they are NaN, or {given}"
 
 
 def _has_nan(column: Column) -> Mask:

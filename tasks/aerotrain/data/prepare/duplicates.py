@@ -1,13 +1,13 @@
-"""Detection of duplicate keys, within a partition and across all of them.
+"""Detection of duplicate keys.
 
-Each partition checks its own records and stores the hashes of their keys next to its statistics, in
-the order of its shuffle, by which they are sorted: they are the shuffle keys. ``finalize`` merges
-those of all partitions, one range of values at a time. Where two hashes are equal, the records are
-read again to compare the keys themselves.
+Each partition stores the hashes of its keys next to its statistics, in the order of its shuffle, by
+which they are sorted: they are the shuffle keys. ``finalize`` merges those of all partitions, one
+range of values at a time. Where two hashes are equal, the records are read again to compare the
+keys themselves.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from aerotrain.contract.errors import FinalError, counted
 from aerotrain.contract.layout import PARTS
 from aerotrain.data.hashing import Hashes, hashes_of, shuffle_keys
 from aerotrain.data.partitions import NUMBER, Fragments, key_of, read_fragments
-from aerotrain.data.prepare.batch_writer import batches_of, key_texts
+from aerotrain.data.prepare.batches import batches_of, key_texts
 from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.prepare.plan import DatasetPlan
 from aerotrain.data.prepare.shuffle import ExternalShuffle
@@ -29,37 +29,18 @@ KEYS = f"{PARTS}/{NUMBER}.shuffle-keys"
 #: Hashes of all partitions that are held in memory at once: 32 MiB.
 RANGE_HASHES = 2**22
 
-#: Repeated hashes whose records are compared.
-_MOST_REPEATED = 1000
+
+def write_keys(shuffle: ExternalShuffle, seed: int, path: Path) -> None:
+    """Write the sorted hashes of the keys of one partition to ``path``."""
+    with path.open("wb") as file:
+        for attributes in shuffle.attributes():
+            file.write(shuffle_keys(attributes["hash"], seed).astype("<u8").data)
 
 
 def check_unique(
-    plan: DatasetPlan, fragments: Fragments, shuffle: ExternalShuffle, path: Path
-) -> None:
-    """Check that the keys of one partition are unique, and write their hashes to ``path``.
-
-    Raises:
-        FinalError: two records share a key; the message names their positions.
-    """
-    count, repeated = 0, dict[np.uint64, None]()
-    last: Hashes = np.zeros(0, np.uint64)
-    with path.open("wb") as file:
-        for attributes in shuffle.attributes():
-            hashes = shuffle_keys(attributes["hash"], plan.rules.seed)
-            file.write(hashes.astype("<u8").data)
-            both = np.concatenate([last, hashes])
-            twice = both[1:][both[1:] == both[:-1]]
-            count += len(twice)
-            repeated |= dict.fromkeys(np.unique(twice)[: _MOST_REPEATED - len(repeated)])
-            last = hashes[-1:]
-    for each in repeated:
-        _check_same(plan, [fragments], each, count)
-
-
-def check_unique_across(
     store: Store, plan: DatasetPlan, records: Mapping[int, int], scratch: Path
 ) -> None:
-    """Check that keys are unique across the partitions, which have ``records`` records each.
+    """Check that keys are unique in all partitions, which have ``records`` records each.
 
     Their hashes are on the disk meanwhile, 8 bytes each.
 
@@ -80,10 +61,11 @@ def check_unique_across(
         partitions = np.repeat([*records], [len(each) for each in found])
         order = np.argsort(hashes, kind="stable")
         hashes, partitions = hashes[order], partitions[order]
-        places = np.flatnonzero((np.diff(hashes) == 0) & (np.diff(partitions) != 0))
-        for place in places:
-            both = [read_fragments(store, int(partitions[at])) for at in (place, place + 1)]
-            _check_same(plan, both, hashes[place], len(places))
+        repeated = hashes[1:][hashes[1:] == hashes[:-1]]
+        for target in np.unique(repeated):
+            having = np.unique(partitions[hashes == target]).tolist()
+            fragments = chain.from_iterable(read_fragments(store, number) for number in having)
+            _check_same(plan, list(fragments), target, len(repeated))
 
 
 def _between(hashes: Hashes, least: int, greatest: int) -> Hashes:
@@ -92,20 +74,16 @@ def _between(hashes: Hashes, least: int, greatest: int) -> Hashes:
     return hashes[first : np.searchsorted(hashes, np.uint64(greatest), "right")]
 
 
-def _check_same(
-    plan: DatasetPlan, partitions: Sequence[Fragments], target: np.uint64, count: int
-) -> None:
+def _check_same(plan: DatasetPlan, fragments: Fragments, target: np.uint64, count: int) -> None:
     """Raise ``FinalError`` if two records of that hash share their key, not just the hash."""
     seen: dict[str | bytes, str] = {}
-    for fragments in partitions:
-        for key, place in _found(plan, fragments, target):
-            if key in seen:
-                raise FinalError(
-                    f"{counted(count, 'record')} repeat{'s' if count == 1 else ''} a key, the "
-                    f"first at {seen[key]} and "
-                    f"{place}; give every record a key of its own"
-                )
-            seen[key] = place
+    for key, place in _found(plan, fragments, target):
+        if key in seen:
+            raise FinalError(
+                f"{counted(count, 'record')} repeat{'s' if count == 1 else ''} a key, the first at "
+                f"{seen[key]} and {place}; give every record a key of its own"
+            )
+        seen[key] = place
 
 
 def _found(

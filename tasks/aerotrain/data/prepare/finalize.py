@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from aerotrain.contract.errors import FinalError, counted
-from aerotrain.contract.layout import PAGE, PICTURES, SCHEMA, dataset_key
+from aerotrain.contract.layout import PAGE, SCHEMA, dataset_key
 from aerotrain.contract.layout import STATISTICS as SUMMARY
 from aerotrain.contract.preparing import FinalizeArguments
 from aerotrain.contract.status import Drift
@@ -16,8 +16,6 @@ from aerotrain.data.dataset import (
     Shard,
     Split,
     json_text,
-    load_dataset,
-    load_pictures,
     load_statistics,
     schema_from_dict,
     schema_to_dict,
@@ -26,15 +24,14 @@ from aerotrain.data.partitions import (
     Rejections,
     WrittenPartition,
     key_of,
-    rejections_of,
     written_partitions,
 )
-from aerotrain.data.prepare.duplicates import KEYS, check_unique_across
+from aerotrain.data.prepare.duplicates import KEYS, check_unique
 from aerotrain.data.prepare.partition import STATISTICS
 from aerotrain.data.prepare.plan import DatasetPlan, as_text, latest_of, set_latest
 from aerotrain.data.statistics.column import Statistics
-from aerotrain.data.statistics.drift import check_changes
-from aerotrain.data.statistics.page import DataComparison, Described, page
+from aerotrain.data.statistics.drift import check_changes, compared
+from aerotrain.data.statistics.page import page
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, Store, open_store
 from aerotrain.store.manifest import each_of
@@ -57,14 +54,13 @@ def run(replica: Replica) -> str:
         set_latest(root, plan.rules.name, plan.fingerprint)
         print(f"already finalized: {store.url}")
         return store.url
-    partitions = written_partitions(store, plan)
+    partitions, rejections = written_partitions(store, plan)
     dataset = _merged(plan, partitions)
     with_keys = {n: each.records for n, each in enumerate(partitions) if KEYS in each.files}
-    check_unique_across(store, plan, with_keys, replica.scratch)
+    check_unique(store, plan, with_keys, replica.scratch)
     if warnings := list(_rounding(partitions, dataset.schema)):
         print(as_text("warning: values are rounded:", warnings))
     plan = replace(plan, inferred=[*plan.inferred, *warnings])
-    rejections = rejections_of(store, partitions)
     _write_statistics(root, store, plan, dataset, rejections)
     store.put(MANIFEST, dataset.to_json().encode())
     set_latest(root, plan.rules.name, plan.fingerprint)
@@ -156,48 +152,22 @@ def _write_statistics(
     keys = [key_of(STATISTICS, number) for number in range(len(plan.partitions))]
     for document in each_of(store.get, keys):
         statistics.merge(Statistics.from_json(document))
-    summary, pictures = statistics.summary(), statistics.pictures()
+    summary = statistics.summary()
     for name, words in dataset.names.items():
         summary[name]["names"] = list(words)
-    now = Described(url=store.url, summary=summary, pictures=pictures)
-    baseline = latest_of(root, plan.rules.name)
-    before = _described(f"{root.url}/{dataset_key(baseline)}") if baseline else None
     comparison = None
-    if before and before.summary:
-        comparison = DataComparison.of(before, now, plan.rules)
-    shown = page(now, dataset.splits, plan.inferred, comparison, dataset.label, rejections)
+    if baseline := latest_of(root, plan.rules.name):
+        url = f"{root.url}/{dataset_key(baseline)}"
+        if before := load_statistics(url):
+            comparison = compared(url, before, summary, plan.rules)
+    shown = page(
+        store.url, summary, dataset.splits, plan.inferred, comparison, dataset.label, rejections
+    )
     store.put(PAGE, shown.encode())
     if comparison:
         print(Drift(columns=len({each.column for each in comparison.changes})), flush=True)
-    if comparison and not plan.rules.allow_drift:
-        check_changes(comparison.changes, plan.rules.drift, f"{store.url}/{PAGE}")
+        if not plan.rules.allow_drift:
+            check_changes(comparison.changes, plan.rules.drift, f"{store.url}/{PAGE}")
     schema = schema_to_dict(dataset.schema)
     store.put(SCHEMA, (json.dumps(schema, indent=1) + "\n").encode())
-    if pictures:
-        store.put(PICTURES, json.dumps(pictures).encode())
     store.put(SUMMARY, (json_text(summary, indent=1) + "\n").encode())
-
-
-def _described(url: str) -> Described:
-    return Described(url=url, summary=load_statistics(url), pictures=load_pictures(url))
-
-
-def page_of_two(before: str, now: str) -> str:
-    """The page of the data set at ``now``, compared with the one at ``before``.
-
-    Columns are compared by the rules with which ``now`` was prepared.
-
-    Raises:
-        FinalError: one of them has no statistics, or is of another version.
-        MissingError: one of them is not finished.
-    """
-    load_dataset(before)
-    dataset, store = load_dataset(now), open_store(now)
-    plan = DatasetPlan.read(store)
-    old, new = _described(before), _described(now)
-    for each in (old, new):
-        if not each.summary:
-            raise FinalError(f"the data set at {each.url} has no statistics; prepare it again")
-    comparison = DataComparison.of(old, new, plan.rules)
-    rejections = rejections_of(store, written_partitions(store, plan))
-    return page(new, dataset.splits, plan.inferred, comparison, dataset.label, rejections)

@@ -1,32 +1,26 @@
 """A small data set of the first records of a source, on which a training is checked."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.layout import STATISTICS
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.dataset import Dataset, Schema, Shard, Split, load_dataset
+from aerotrain.data.dataset import Dataset, Schema, Shard, Split, json_text, load_dataset
 from aerotrain.data.partitions import Fragments
-from aerotrain.data.prepare.batch_writer import batches_of, in_parts
+from aerotrain.data.prepare.batches import batches_of, in_parts
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
 from aerotrain.data.prepare.plan import DatasetPlan, make_plan
-from aerotrain.data.records.columns import Column
 from aerotrain.data.records.framing import FramingError, encoded_frames, framed, read_frames
 from aerotrain.data.sources.batch import Rejected
 from aerotrain.data.statistics.column import Statistics
-from aerotrain.store import MANIFEST, CorruptError, MissingError, open_store
-
-_FINGERPRINT = "first-records"
+from aerotrain.store import MANIFEST, CorruptError, open_store
 
 
 def write_first_records(arguments: PlanArguments, records: int, folder: Path) -> str:
@@ -44,19 +38,24 @@ def write_first_records(arguments: PlanArguments, records: int, folder: Path) ->
     """
     plan, partitions = make_plan(arguments)
     fit, schema = _first_valid(plan, partitions)
-    rows = _rows(len(fit.rows), records, fit.columns.get(arguments.label))
+    rows = np.arange(records) % len(fit.rows)
+    label = fit.columns.get(arguments.label)
+    if label and not label.is_text and not label.feature.shape and records < len(fit.rows):
+        # Data may be sorted by their label, and a model refuse only its greatest number.
+        ends = [int(label.values.argmax()), int(label.values.argmin())][:records]
+        rows[-len(ends) :] = ends
     content = bytes(encoded_frames({n: each.take(rows) for n, each in fit.columns.items()}).content)
     statistics = Statistics()
     statistics.add(fit.columns, fit.missing, np.arange(len(fit.rows), dtype=np.uint64))
     dataset = Dataset(
-        fingerprint=_FINGERPRINT,
+        fingerprint="",
         source=plan.source,
         schema=schema,
         label=arguments.label,
         splits={name: Split() for name in arguments.splits},
     )
     contents = dict.fromkeys(arguments.splits, content)
-    return _write(dataset, contents, records, json.dumps(statistics.summary()).encode(), folder)
+    return _write(dataset, contents, records, json_text(statistics.summary()).encode(), folder)
 
 
 def copy_first_records(url: str, records: int, folder: Path) -> str:
@@ -83,9 +82,7 @@ def copy_first_records(url: str, records: int, folder: Path) -> str:
             first.unlink()
             rows = pa.array(islice(cycle(found), records), pa.large_binary())
             contents[name] = bytes(framed(rows).content)
-    statistics = b"{}"
-    with suppress(MissingError):
-        statistics = store.get(STATISTICS)
+    statistics = store.get(STATISTICS) if store.exists(STATISTICS) else b"{}"
     return _write(dataset, contents, records, statistics, folder)
 
 
@@ -94,31 +91,17 @@ def _write(
 ) -> str:
     """Write ``dataset`` with those ``contents`` of its splits, of ``records`` records each."""
     folder.mkdir(parents=True, exist_ok=True)
-    splits = {}
+    splits = dict(dataset.splits)
     for name, content in contents.items():
         file = f"{name}.tfrecord"
         (folder / file).write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()
         shard = Shard(file=file, records=records, bytes=len(content), sha256=digest)
         splits[name] = Split(shards=(shard,))
-    written = replace(dataset, fingerprint=_FINGERPRINT, splits={**dataset.splits, **splits})
+    written = replace(dataset, fingerprint="first-records", splits=splits)
     (folder / STATISTICS).write_bytes(statistics)
     (folder / MANIFEST).write_text(written.to_json())
     return folder.as_uri()
-
-
-def _rows(count: int, records: int, label: Column | None) -> NDArray[np.int64]:
-    """The rows of a batch of ``count`` records to try.
-
-    Data may be sorted by their label, and a model refuse only its greatest number.
-    """
-    rows = np.arange(records) % count
-    if label is None or label.feature.dtype == "string" or label.feature.shape:
-        return rows
-    if records < count:
-        ends = [int(label.values.argmax()), int(label.values.argmin())][:records]
-        rows[-len(ends) :] = ends
-    return rows
 
 
 def _first_valid(plan: DatasetPlan, partitions: Iterable[Fragments]) -> tuple[CastBatch, Schema]:

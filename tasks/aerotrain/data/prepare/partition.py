@@ -4,19 +4,18 @@ import ctypes
 import hashlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path, PurePath
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from aerotrain.contract.errors import FinalError, counted
 from aerotrain.contract.layout import PARTS
-from aerotrain.contract.preparing import PartitionArguments
-from aerotrain.data.dataset import Shard, Split, schema_to_dict
+from aerotrain.contract.preparing import PartitionArguments, PlanArguments
+from aerotrain.data.dataset import Schema, Shard, Split, schema_to_dict
+from aerotrain.data.hashing import content_hashes, hashes_of, position_hashes
 from aerotrain.data.partitions import (
     NUMBER,
     Fragments,
@@ -24,24 +23,28 @@ from aerotrain.data.partitions import (
     WrittenPartition,
     write_partitions,
 )
-from aerotrain.data.prepare.batch_writer import BatchWriter, batches_of
-from aerotrain.data.prepare.duplicates import KEYS, check_unique
+from aerotrain.data.prepare.batches import batches_of, in_parts, key_texts
+from aerotrain.data.prepare.cast import cast_to_schema
+from aerotrain.data.prepare.duplicates import KEYS, write_keys
 from aerotrain.data.prepare.plan import DatasetPlan
-from aerotrain.data.prepare.shuffle import Attributes, ExternalShuffle
-from aerotrain.data.prepare.splitting import SplitNumbers, Stratifier, splits_of
-from aerotrain.data.records.encoding import content_of
+from aerotrain.data.prepare.shuffle import ATTRIBUTES, Attributes, ExternalShuffle
+from aerotrain.data.prepare.splitting import (
+    NO_SPLIT,
+    SplitNumbers,
+    Stratifier,
+    assign_splits,
+    strata_of,
+)
+from aerotrain.data.records.columns import Columns
+from aerotrain.data.records.encoding import content_of, lengths_of
+from aerotrain.data.records.framing import encoded_frames
+from aerotrain.data.sources.batch import Batch
+from aerotrain.data.statistics.column import Statistics
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
 
-#: Returns the splits of records; and a function that makes one for a pass over all in their order.
-SplitOf: TypeAlias = Callable[[Attributes], SplitNumbers]
-Splitter: TypeAlias = Callable[[], SplitOf]
-
 #: The file of the statistics of a partition's records.
 STATISTICS = f"{PARTS}/{NUMBER}.statistics.json"
-
-#: A number of shards that costs little, even if most of them are empty.
-_FEW_SHARDS = 100
 
 #: Freed bytes that the process keeps; the arrays of one batch are a few times 4 MiB.
 _KEPT_BYTES = 64 * 2**20
@@ -80,176 +83,214 @@ def _write(
     """Write the shards of one partition, and its statistics, into ``folder``.
 
     Raises:
-        FinalError: too many records are rejected, or a key occurs twice; the message names them.
-            Or there are more shards than records.
+        FinalError: too many records are rejected; the message names the first.
     """
-    schema, rules = plan.schema, plan.rules
-    shuffle = ExternalShuffle(folder, rules.seed)
-    writer = BatchWriter(rules, shuffle, quarantine)
+    schema = plan.schema
+    shuffle = ExternalShuffle(folder, plan.rules.seed)
+    writer = _BatchWriter(plan.rules, shuffle, quarantine)
     for batch, schema in batches_of(plan, fragments):
         writer.write(batch, schema)
     quarantine.check()
     shuffle.finish()
-    records = shuffle.records
-    _check_shards(plan.shards_per_partition, records)
-    has_keys = writer.has_keys and records > 0
-    if has_keys:
-        check_unique(plan, fragments, shuffle, folder / PurePath(KEYS).name)
-    splitter = _splitter(plan, shuffle, has_keys=writer.has_keys)
-    splits = write_shards(shuffle, splitter, plan, folder, has_labels=writer.has_labels)
+    has_records = shuffle.records > 0
+    if writer.has_keys and has_records:
+        write_keys(shuffle, plan.rules.seed, folder / PurePath(KEYS).name)
     (folder / PurePath(STATISTICS).name).write_text(writer.statistics.to_json())
+    splits = _write_shards(shuffle, plan, folder, has_keys=writer.has_keys)
+    if not writer.has_labels:
+        splits = {name: replace(split, classes={}) for name, split in splits.items()}
     shards = [shard.file for split in splits.values() for shard in split.shards]
     return WrittenPartition(
-        records=records,
-        files=[*shards, STATISTICS, *([KEYS] if has_keys else [])],
+        records=shuffle.records,
+        files=[*shards, STATISTICS, *([KEYS] if writer.has_keys and has_records else [])],
         about={
-            "schema": schema_to_dict(schema) if schema and records else None,
+            "schema": schema_to_dict(schema) if schema and has_records else None,
             "splits": {name: split.to_dict() for name, split in splits.items()},
             "rounded": dict(writer.rounded),
         },
     )
 
 
-def _check_shards(shards: int, records: int) -> None:
-    """Check that most shards of a split would have a record.
+class _BatchWriter:
+    """Casts and encodes batches, adds them to the shuffle, and gathers their statistics."""
 
-    Raises:
-        FinalError: they would not.
+    def __init__(
+        self, rules: PlanArguments, shuffle: ExternalShuffle, quarantine: Quarantine
+    ) -> None:
+        self.statistics = Statistics()
+        self.rounded: Counter[str] = Counter()
+        self.has_keys = bool(rules.key)
+        self.has_labels = False
+        self._rules = rules
+        self._shuffle = shuffle
+        self._quarantine = quarantine
+
+    def write(self, batch: Batch, schema: Schema) -> None:
+        """Write the valid records of the batch; the others go to quarantine.
+
+        Raises:
+            FinalError: the columns do not fit the schema, or too many records are rejected.
+        """
+        self.has_keys = self.has_keys or batch.keys is not None
+        self._quarantine.add(batch.rejected)
+        for part in in_parts(batch, schema):
+            self._write(part, schema)
+
+    def _write(self, batch: Batch, schema: Schema) -> None:
+        fit = cast_to_schema(batch, schema, self._rules)
+        self._quarantine.add(fit.rejected)
+        self.rounded.update(fit.rounded)
+        if not len(fit.rows):
+            return
+        columns, frames = fit.columns, encoded_frames(fit.columns)
+        keys, lengths = key_texts(batch, fit, self._rules), lengths_of(frames.rows)
+        hashes = content_hashes(frames.checksums, lengths) if keys is None else hashes_of(keys)
+        attributes = np.empty(len(hashes), ATTRIBUTES)
+        attributes["hash"] = hashes
+        attributes["length"] = lengths
+        attributes["split"] = assign_splits(columns, batch.file, hashes, self._rules)
+        attributes["label"] = self._labels(columns)
+        attributes["stratum"] = 0
+        if self._rules.split_by["way"] == "stratified":
+            attributes["stratum"] = strata_of(columns[self._rules.split_by["column"]])
+        rows, encoded = fit.rows, frames.rows
+
+        is_wrong = (attributes["split"] == NO_SPLIT) | (lengths > self._rules.shard_bytes)
+        if is_wrong.any():
+            self._quarantine.add(
+                [
+                    batch.reject(int(rows[row]), self._why_rejected(int(lengths[row])))
+                    for row in np.flatnonzero(is_wrong)
+                ]
+            )
+            kept = np.flatnonzero(~is_wrong)
+            rows, attributes, encoded = rows[kept], attributes[kept], encoded.take(pa.array(kept))
+            columns = {name: column.take(kept) for name, column in columns.items()}
+        if len(rows):
+            self._shuffle.add(encoded, attributes)
+            # Positions, because the contents of records may repeat, and the sample would not.
+            sampled = position_hashes(batch.file, batch.offsets[rows])
+            times, label = _times_in(batch), self._rules.label
+            self.statistics.add(columns, fit.missing, sampled, times=times, label=label)
+
+    def _why_rejected(self, length: int) -> str:
+        if length > self._rules.shard_bytes:
+            return (
+                f"its {length} bytes are more than a whole shard takes, shard_bytes is "
+                f"{self._rules.shard_bytes}"
+            )
+        column = self._rules.split_by["column"]
+        return f"column {column!r} names none of the splits {', '.join(sorted(self._rules.splits))}"
+
+    def _labels(self, columns: Columns) -> NDArray[np.int64] | int:
+        label = columns.get(self._rules.label)
+        if label is None or label.feature.shape or "int" not in label.feature.dtype:
+            return 0
+        self.has_labels = True
+        return label.values.astype(np.int64)
+
+
+def _times_in(batch: Batch) -> dict[str, str]:
+    """The columns that the source has as times, which become integers, with their units since 1970.
+
+    A duration and a time of day have none.
     """
-    if shards > max(_FEW_SHARDS, records):
-        raise FinalError(
-            f"a partition of {counted(records, 'record')} cannot be divided into {shards} "
-            f"shards of each split; ask for {max(_FEW_SHARDS, records)} shards or fewer"
-        )
-
-
-def _splitter(plan: DatasetPlan, shuffle: ExternalShuffle, *, has_keys: bool) -> Splitter:
-    """The function for the splits of this partition; ``stratified`` divides each class."""
-    splits = plan.rules.splits
-    if plan.rules.split_by["way"] != "stratified":
-        return lambda: itemgetter("split")
-    if len(plan.partitions) > 1 and not has_keys:
-        # An equal record in another partition must get the same split.
-        return lambda: lambda records: splits_of(records["hash"], splits)
-    counts: Counter[int] = Counter()
-    for records in shuffle.attributes():
-        strata, each = np.unique(records["stratum"], return_counts=True)
-        counts.update(dict(zip(strata.tolist(), each.tolist(), strict=True)))
-
-    def splitter() -> SplitOf:
-        stratifier = Stratifier(counts, splits)
-        return lambda records: stratifier.splits_of(records["stratum"], records["hash"])
-
-    return splitter
+    types = {
+        name: values.type
+        for name, values in batch.columns.items()
+        if isinstance(values, pa.Array | pa.ChunkedArray) and pa.types.is_temporal(values.type)
+    }
+    return {
+        name: "days" if pa.types.is_date(kind) else "microseconds" * pa.types.is_timestamp(kind)
+        for name, kind in types.items()
+    }
 
 
 # --- shards
 
 
-def write_shards(
-    shuffle: ExternalShuffle,
-    splitter: Splitter,
-    plan: DatasetPlan,
-    folder: Path,
-    *,
-    has_labels: bool,
+def _write_shards(
+    shuffle: ExternalShuffle, plan: DatasetPlan, folder: Path, *, has_keys: bool
 ) -> dict[str, Split]:
-    """Write the records of ``shuffle`` to files in ``folder``.
+    """Write the records of ``shuffle`` to files in ``folder``; returns the shards by split.
 
-    Returns:
-        The shards by split, with the count of each label if there are labels.
+    The shards of a split have equally many records. There are as many as the plan has for a
+    partition, or as ``shard_bytes`` needs, but none is empty. The labels are counted as classes.
     """
-    names = sorted(plan.rules.splits)
-    totals = [Totals() for _ in names]
-    split_of = splitter()
+    names, splitter = sorted(plan.rules.splits), _splitter(plan, shuffle, has_keys=has_keys)
+    classes, sizes = [Counter[int]() for _ in names], np.zeros(len(names), np.int64)
+    numbers = [np.zeros(0, np.int8)]  # the splits of all records, of a byte each
     for attributes in shuffle.attributes():
-        of_splits = split_of(attributes)
-        for split, each in enumerate(totals):
-            each.add(attributes[of_splits == split])
-    numbers = [
-        ShardNumbers(each, plan.shards_per_partition, plan.rules.shard_bytes) for each in totals
-    ]
-    written: dict[str, list[Shard]] = {name: [] for name in names}
-    open_files: dict[str, _ShardFile] = {}
-    split_of = splitter()
+        numbers.append(splitter(attributes))
+        for split, counts in enumerate(classes):
+            found = attributes[numbers[-1] == split]
+            sizes[split] += found["length"].sum()
+            counts.update(_counted(found["label"]))
+    splits = np.concatenate(numbers)
+    records = np.bincount(splits, minlength=len(names))
+    needed = np.maximum(plan.shards_per_partition, -(-sizes // plan.rules.shard_bytes))
+    shards = np.minimum(needed, records)
+
+    files: list[list[_ShardFile]] = [[] for _ in names]
+    written, read = np.zeros(len(names), np.int64), 0
     for frames, attributes in shuffle.sorted():
-        of_splits = split_of(attributes)
+        of_part = splits[read : read + len(attributes)]
+        read += len(attributes)
         for split, name in enumerate(names):
-            rows = np.flatnonzero(of_splits == split)
-            shards = numbers[split].of(attributes["length"][rows])
-            for shard in np.unique(shards):
-                key = f"{name}-{NUMBER}-{shard:03d}.tfrecord"
-                if name not in open_files or open_files[name].key != key:
-                    if name in open_files:
-                        written[name].append(open_files[name].close())
-                    open_files[name] = _ShardFile(folder, key)
-                open_files[name].write(frames.take(pa.array(rows[shards == shard])))
-    for name, file in open_files.items():
-        written[name].append(file.close())
+            rows = np.flatnonzero(of_part == split)
+            shard_of = (written[split] + np.arange(len(rows))) * shards[split] // records[split]
+            written[split] += len(rows)
+            for shard in np.unique(shard_of):
+                if shard == len(files[split]):
+                    if shard:
+                        files[split][-1].close()
+                    key = f"{name}-{NUMBER}-{shard:03d}.tfrecord"
+                    files[split].append(_ShardFile(folder, key))
+                files[split][-1].write(frames.take(pa.array(rows[shard_of == shard])))
     return {
-        name: Split(shards=tuple(written[name]), classes=dict(each.labels) if has_labels else {})
-        for name, each in zip(names, totals, strict=True)
+        name: Split(shards=tuple(file.close() for file in files[split]), classes=classes[split])
+        for split, name in enumerate(names)
     }
 
 
-@dataclass
-class Totals:
-    """The records of one split: their number, their bytes, and how many have each label."""
-
-    records: int = 0
-    bytes: int = 0
-    largest: int = 0
-    labels: Counter[int] = field(default_factory=Counter)
-
-    def add(self, attributes: Attributes) -> None:
-        lengths = attributes["length"]
-        self.records += len(lengths)
-        self.bytes += int(lengths.sum())
-        self.largest = max(self.largest, int(lengths.max(initial=0)))
-        labels, counts = np.unique(attributes["label"], return_counts=True)
-        self.labels.update(dict(zip(labels.tolist(), counts.tolist(), strict=True)))
+def _splitter(
+    plan: DatasetPlan, shuffle: ExternalShuffle, *, has_keys: bool
+) -> Callable[[Attributes], SplitNumbers]:
+    """A function for the splits of the next records; ``stratified`` divides each class."""
+    is_stratified = plan.rules.split_by["way"] == "stratified"
+    if not is_stratified or (len(plan.partitions) > 1 and not has_keys):
+        return itemgetter("split")  # an equal record in another partition must get the same one
+    counts: Counter[int] = Counter()
+    for records in shuffle.attributes():
+        counts.update(_counted(records["stratum"]))
+    stratifier = Stratifier(counts, plan.rules.splits)
+    return lambda records: stratifier.splits_of(records["stratum"], records["hash"])
 
 
-class ShardNumbers:
-    """The shards of the records of one split, given their lengths in order.
-
-    Shards are near ``shard_bytes``; there are at least ``least``, unless some would be empty.
-    """
-
-    def __init__(self, totals: Totals, least: int, shard_bytes: int) -> None:
-        shards = -(-totals.bytes // shard_bytes)
-        # A record that is larger than an average shard might leave one empty.
-        self._by_size = shards > least and totals.largest * shards <= totals.bytes
-        self._total = totals.bytes if self._by_size else totals.records
-        self._shards = shards if self._by_size else min(max(least, shards), totals.records)
-        self._before = 0
-
-    def of(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The shard of each of the next records."""
-        units = lengths if self._by_size else np.ones_like(lengths)
-        ends = self._before + np.cumsum(units)
-        self._before = int(ends[-1]) if len(ends) else self._before
-        return (ends - units) * self._shards // max(1, self._total)
+def _counted(values: NDArray[np.integer]) -> dict[int, int]:
+    """How often each value occurs."""
+    different, counts = np.unique(values, return_counts=True)
+    return dict(zip(different.tolist(), counts.tolist(), strict=True))
 
 
 class _ShardFile:
     """A shard that is being written."""
 
     def __init__(self, folder: Path, key: str) -> None:
-        self.key = key
+        self._key = key
         self._file = (folder / key).open("wb")
         self._digest = hashlib.sha256()
-        self._records = 0
+        self._records = self._bytes = 0
 
     def write(self, rows: pa.LargeBinaryArray) -> None:
         data = content_of(rows).data
         self._file.write(data)
         self._digest.update(data)
         self._records += len(rows)
+        self._bytes += data.nbytes
 
     def close(self) -> Shard:
-        size = self._file.tell()
+        """Close the file, if it is open."""
         self._file.close()
-        return Shard(
-            file=self.key, records=self._records, bytes=size, sha256=self._digest.hexdigest()
-        )
+        digest = self._digest.hexdigest()
+        return Shard(file=self._key, records=self._records, bytes=self._bytes, sha256=digest)

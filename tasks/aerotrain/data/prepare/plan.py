@@ -16,10 +16,11 @@ from aerotrain.data.dataset import (
     schema_from_dict,
     schema_to_dict,
 )
-from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.partitions import (
     Fragments,
     Plan,
+    descriptions_of,
+    fingerprints_of,
     grouped,
     is_finished,
     publish_plan,
@@ -29,6 +30,12 @@ from aerotrain.data.sources.source import Source
 from aerotrain.data.statistics.drift import check_changes, schema_changes
 from aerotrain.replica import Replica
 from aerotrain.store import MissingError, Store, open_store
+
+#: The rules that decide the bytes of the shards.
+_OF_CONTENT = (
+    *("splits", "split_by", "key", "label", "fill", "ranges"),
+    *("seed", "shard_bytes", "shards"),
+)
 
 #: What was found out about a source, for the log and the page: titles, each with a text.
 Facts = Sequence[tuple[str, str]]
@@ -56,23 +63,6 @@ class DatasetPlan(Plan):
     def of(cls, data: Mapping[str, Any]) -> Self:
         schema = None if data["schema"] is None else schema_from_dict(data["schema"])
         return cls(**{**data, "rules": PlanArguments.from_dict(data["rules"]), "schema": schema})
-
-
-def content_rules(rules: PlanArguments) -> dict[str, Any]:
-    """The rules that decide the bytes of the shards."""
-    names = (
-        "splits",
-        "split_by",
-        "key",
-        "label",
-        "fill",
-        "ranges",
-        "seed",
-        "shard_bytes",
-        "shards",
-    )
-    data = asdict(rules)
-    return {name: data[name] for name in names}
 
 
 def latest_of(root: Store, name: str) -> str | None:
@@ -109,7 +99,10 @@ def run(replica: Replica) -> dict[str, Any]:
     print(as_text("inferred of the source:", plan.inferred))
     baseline = latest_of(root, arguments.name)
     if baseline and plan.schema is not None and not arguments.allow_drift:
-        _check_schema(f"{root.url}/{dataset_key(baseline)}", plan.schema, arguments.drift)
+        last = load_statistics(f"{root.url}/{dataset_key(baseline)}")
+        before = {name: Feature.from_dict(each) for name, each in last.items()}
+        if before:
+            check_changes(schema_changes(before, plan.schema), arguments.drift)
     tasks = publish_plan(store, plan, partitions, arguments.partition_tasks)
     return {
         "output": store.url,
@@ -117,13 +110,6 @@ def run(replica: Replica) -> dict[str, Any]:
             {"output": store.url, "first": task[0], "count": len(task)} for task in tasks
         ],
     }
-
-
-def _check_schema(last: str, schema: Schema, drift: float) -> None:
-    """Compare the columns with those of the ``last`` data set, before any record is read."""
-    before = {name: Feature.from_dict(each) for name, each in load_statistics(last).items()}
-    if before:
-        check_changes(schema_changes(before, schema), drift)
 
 
 def make_plan(arguments: PlanArguments) -> tuple[DatasetPlan, list[Fragments]]:
@@ -151,7 +137,7 @@ def make_plan(arguments: PlanArguments) -> tuple[DatasetPlan, list[Fragments]]:
     inputs = [
         VERSION,
         schema and schema_to_dict(schema),
-        content_rules(arguments),
+        {name: value for name, value in asdict(arguments).items() if name in _OF_CONTENT},
         # The fragments' own fingerprints hold the URL.
         {name: value for name, value in source.described().items() if name != "url"},
     ]
@@ -163,14 +149,11 @@ def make_plan(arguments: PlanArguments) -> tuple[DatasetPlan, list[Fragments]]:
         source=source.described(),
         schema=schema,
         rules=arguments,
-        partitions=tuple(
-            fingerprint_of([inputs, [fragment.fingerprint for fragment in group]])
-            for group in groups
-        ),
+        partitions=fingerprints_of(inputs, groups),
         shards_per_partition=per_partition,
         inferred=_inferred(source, schema, arguments),
     )
-    return plan, [[fragment.description for fragment in group] for group in groups]
+    return plan, descriptions_of(groups)
 
 
 def check_rules(rules: PlanArguments, schema: Schema) -> None:
@@ -179,32 +162,35 @@ def check_rules(rules: PlanArguments, schema: Schema) -> None:
     Raises:
         SpecError: it does not; the message names the nearest column.
     """
-    named = {
-        "key": rules.key,
-        "fill": rules.fill,
-        "ranges": rules.ranges,
-        "drift_rules": rules.drift_rules,
-        "the drift rule of kind 'category'": [
-            column
-            for column, rule in rules.drift_rules.items()
-            if rule != "off" and rule.get("kind") == "category"
-        ],
-    }
-    if rules.label != LABEL:  # data may have no label, and a transform make one
-        named["label"] = [rules.label]
-    if "column" in rules.split_by:
-        named["split_by"] = [rules.split_by["column"]]
-    for rule, columns in named.items():
+    names, texts = list(schema), {name for name, each in schema.items() if each.dtype == "string"}
+    single = {name for name, each in schema.items() if not each.shape}
+    whole = {name for name in single if not schema[name].is_float}
+    categories = [
+        column
+        for column, rule in rules.drift_rules.items()
+        if rule != "off" and rule.get("kind") == "category"
+    ]
+    split_by = [rules.split_by["column"]] if "column" in rules.split_by else []
+    label = [rules.label] if rules.label != LABEL else []  # a transform may make the label
+    for rule, columns, accepted, what in (
+        ("key", rules.key, single, "one value of each record"),
+        ("split_by", split_by, single, "one value of each record"),
+        ("label", label, names, ""),
+        ("fill", rules.fill, names, ""),
+        ("ranges", rules.ranges, set(names) - texts, "numbers"),
+        ("drift_rules", rules.drift_rules, names, ""),
+        ("a drift rule of kind 'category'", categories, texts | whole, "texts or single integers"),
+    ):
         for column in columns:
             if column not in schema:
                 raise SpecError(
                     f"{rule} names a column {column!r}, which does not exist"
-                    f"{nearest(column, list(schema))}; the columns are {', '.join(schema)}"
+                    f"{nearest(column, names)}; the columns are {', '.join(names)}"
                 )
-            wrong = _why_not(rule, schema[column])
-            if wrong:
+            if column not in accepted:
                 raise SpecError(
-                    f"{rule} names the column {column!r}, which is {schema[column]}; {wrong}"
+                    f"{rule} names the column {column!r}, which is {schema[column]}; it takes "
+                    f"{what}"
                 )
 
 
@@ -212,17 +198,6 @@ def _named_whole(rules: PlanArguments) -> set[str]:
     """The columns whose integers stay integers where some are missing: a rule needs that."""
     named = {rules.label, *rules.key, *rules.fill, *rules.drift_rules}
     return named | {str(rules.split_by.get("column", rules.label))}
-
-
-def _why_not(rule: str, feature: Feature) -> str:
-    """Why the rule does not apply to such a column; empty if it does."""
-    if rule in ("key", "split_by") and feature.shape:
-        return "it takes one value of each record"
-    if rule == "ranges" and feature.dtype == "string":
-        return "it takes numbers"
-    if "'category'" in rule and feature.dtype != "string" and (feature.is_float or feature.shape):
-        return "it takes texts, or an integer of each record"
-    return ""
 
 
 # --- what is shown of the source

@@ -1,6 +1,6 @@
 """The ways to divide records into splits, in one table."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -27,9 +27,17 @@ def assign_splits(
 ) -> SplitNumbers:
     """The split of each record of one file, by the way that the rules name.
 
-    For ``stratified`` it is a placeholder until all records of the partition are read.
+    For ``stratified`` it is that by the hash, which ``Stratifier`` may replace once all records of
+    the partition are read.
     """
-    return _WAYS[rules.split_by["way"]](columns, file, hashes, rules)
+    match rules.split_by["way"]:
+        case "column":
+            return _by_column(columns[rules.split_by["column"]], rules)
+        case "time":
+            return _by_time(columns[rules.split_by["column"]], rules)
+        case "folder":
+            return np.full(len(hashes), _of_folder(file, rules), np.int8)
+    return splits_of(hashes, rules.splits)
 
 
 def splits_of(hashes: Hashes, splits: Mapping[str, float]) -> SplitNumbers:
@@ -43,17 +51,13 @@ def splits_of(hashes: Hashes, splits: Mapping[str, float]) -> SplitNumbers:
     return np.minimum(found, len(splits) - 1).astype(np.int8)
 
 
-def _by_key(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> SplitNumbers:
-    return splits_of(hashes, rules.splits)
-
-
-def _by_column(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> SplitNumbers:
+def _by_column(column: Column, rules: PlanArguments) -> SplitNumbers:
     names = pa.array([name.encode() for name in sorted(rules.splits)], pa.large_binary())
-    found = pc.index_in(texts_of(columns[rules.split_by["column"]]), value_set=names)
+    found = pc.index_in(texts_of(column), value_set=names)
     return found.fill_null(NO_SPLIT).to_numpy(zero_copy_only=False).astype(np.int8)
 
 
-def _by_folder(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> SplitNumbers:
+def _of_folder(file: str, rules: PlanArguments) -> int:
     folders = file.split("/")[:-1]
     names = [name for name in sorted(rules.splits) if name in folders]
     if len(names) != 1:
@@ -61,20 +65,19 @@ def _by_folder(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments
             f"{file} is in the folder of {' and of '.join(names) or 'no split'}; the splits are "
             f"{', '.join(sorted(rules.splits))}, and each file must be in the folder of one"
         )
-    return np.full(len(hashes), sorted(rules.splits).index(names[0]), np.int8)
+    return sorted(rules.splits).index(names[0])
 
 
-def _by_time(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> SplitNumbers:
-    column = columns[rules.split_by["column"]]
+def _by_time(column: Column, rules: PlanArguments) -> SplitNumbers:
     until = rules.split_by["until"]
     ends = sorted((_timestamp(end, column), name) for name, end in until.items() if end is not None)
     names = [name for _, name in ends] + [name for name, end in until.items() if end is None]
     numbers = np.array([sorted(rules.splits).index(name) for name in names] + [NO_SPLIT], np.int8)
-    past = np.zeros(len(hashes), np.int64)
+    values = column.values if column.is_text else pa.array(column.values)
+    past = np.zeros(len(column), np.int64)
     for end, _ in ends:
-        values = column.values if column.is_text else pa.array(column.values)
         past += pc.greater_equal(values, end).to_numpy(zero_copy_only=False)
-    return numbers[past].astype(np.int8)
+    return numbers[past]
 
 
 def _timestamp(end: Any, column: Column) -> Any:
@@ -91,21 +94,6 @@ def _timestamp(end: Any, column: Column) -> Any:
     if column.feature.dtype == "int32":
         return (moment.date() - date(1970, 1, 1)).days
     return int(moment.timestamp() * 1_000_000)
-
-
-def _decided_later(
-    columns: Columns, file: str, hashes: Hashes, rules: PlanArguments
-) -> SplitNumbers:
-    return np.zeros(len(hashes), np.int8)
-
-
-_WAYS: Mapping[str, Callable[[Columns, str, Hashes, PlanArguments], SplitNumbers]] = {
-    "key": _by_key,
-    "column": _by_column,
-    "folder": _by_folder,
-    "time": _by_time,
-    "stratified": _decided_later,
-}
 
 
 class Stratifier:

@@ -1,7 +1,6 @@
 """Schema changes and drift between a data set and the one that was finalized before."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,13 +23,10 @@ from aerotrain.data.statistics.two_samples import (
 _MAX_CATEGORIES = 200
 
 #: A column of which so many values are distinct identifies its records.
-_DISTINCT = 0.9
+DISTINCT_SHARE = 0.9
 
 #: How far the quantiles of an evenly growing column may be from a straight line.
 _UNEVEN = 0.1
-
-#: The changes of columns that are in one data set only.
-_MISSING, _NEW = "column missing", "column new"
 
 _ISO_TIME = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:.*)?)?")
 
@@ -56,27 +52,34 @@ class ColumnChange:
     now: str
 
 
-def changes(before: Summary, now: Summary, rules: PlanArguments) -> list[ColumnChange]:
-    """The changes from one data set to the next: columns, types, missing values, and drift.
+@dataclass(frozen=True, kw_only=True)
+class DataComparison:
+    """The data set before, at ``url``: its statistics, and how those of now differ.
+
+    ``kinds`` are how the columns of both were compared: as ``_kind`` says, or "off".
+    """
+
+    url: str
+    before: Summary
+    changes: Sequence[ColumnChange]
+    kinds: Mapping[str, str]
+
+
+def compared(url: str, before: Summary, now: Summary, rules: PlanArguments) -> DataComparison:
+    """The changes from the data set at ``url`` to the next one: columns, types, and drift.
 
     ``two_samples.py`` describes the tests, and ``_kind`` which one a column gets.
     """
     schemas = [{name: Feature.from_dict(each[name]) for name in each} for each in (before, now)]
-    found = schema_changes(*schemas)
-    for name in before.keys() & now.keys() - {each.column for each in found}:
-        if rules.drift_rules.get(name) != "off":
-            found += _column_changes(name, (before[name], now[name]), rules)
-    return sorted(found, key=lambda change: change.column)
-
-
-def kinds(before: Summary, now: Summary, rules: PlanArguments) -> dict[str, str]:
-    """How each column of both data sets is compared: as ``_kind`` says, or "off"."""
-    pairs = {name: (before[name], now[name]) for name in sorted(before.keys() & now.keys())}
-    return {
-        name: "off" if rules.drift_rules.get(name) == "off" else _kind(name, pair, rules)
-        for name, pair in pairs.items()
-        if Feature.from_dict(pair[0]) == Feature.from_dict(pair[1])
-    }
+    changes, kinds = schema_changes(*schemas), {}
+    for name in sorted(before.keys() & now.keys() - {each.column for each in changes}):
+        columns = (before[name], now[name])
+        is_off = rules.drift_rules.get(name) == "off"
+        kinds[name] = "off" if is_off else _kind(name, columns, rules)
+        if not is_off:
+            changes += _column_changes(name, columns, kinds[name], rules)
+    changes.sort(key=lambda change: change.column)
+    return DataComparison(url=url, before=before, changes=changes, kinds=kinds)
 
 
 def schema_changes(before: Schema, now: Schema) -> list[ColumnChange]:
@@ -84,52 +87,32 @@ def schema_changes(before: Schema, now: Schema) -> list[ColumnChange]:
     found = []
     for name in sorted(before.keys() | now.keys()):
         if name not in now:
-            found.append(ColumnChange(name, _MISSING, str(before[name]), "-"))
+            found.append(ColumnChange(name, "column missing", str(before[name]), "-"))
         elif name not in before:
-            found.append(ColumnChange(name, _NEW, "-", str(now[name])))
+            found.append(ColumnChange(name, "column new", "-", str(now[name])))
         elif before[name] != now[name]:
             found.append(ColumnChange(name, "type", str(before[name]), str(now[name])))
     return found
 
 
-def renames(found: Sequence[ColumnChange]) -> list[tuple[str, str]]:
-    """The columns that look renamed, each with its new name: no other of that type came or went."""
-    gone, come = (
-        [(getattr(each, side), each.column) for each in found if each.what == what]
-        for what, side in ((_MISSING, "before"), (_NEW, "now"))
-    )
-    many = Counter(kind for kind, _ in (*gone, *come))
-    new = dict(come)
-    return [(name, new[kind]) for kind, name in gone if kind in new and many[kind] == 2]
-
-
 def _column_changes(
-    name: str, columns: tuple[Column, Column], rules: PlanArguments
+    name: str, columns: tuple[Column, Column], kind: str, rules: PlanArguments
 ) -> Iterator[ColumnChange]:
-    """The changes of one column, given before and now."""
-    limit = _rule(name, rules).get("limit", rules.drift)
+    """The changes of one column, given before and now, which is not turned off."""
+    limit = rules.drift_rules.get(name, {}).get("limit", rules.drift)
     records = [each["records"] for each in columns]
     missing = [{"missing": each["missing"]} for each in columns]
     if min(records) and category_drift(missing, records, limit):
         shares = (each["missing"] / each["records"] for each in columns)
         yield ColumnChange(name, "missing", *(f"{share:.1%}" for share in shares))
-    kind = _kind(name, columns, rules)
-    if kind == "number":
-        yield from _number_changes(name, columns, limit)
-    elif kind == "category":
+    if kind == "category":
         yield from _category_changes(name, columns, limit, is_label=name == rules.label)
-
-
-def _number_changes(
-    name: str, columns: tuple[Column, Column], limit: float
-) -> Iterator[ColumnChange]:
-    if not all(each.get("quantiles") for each in columns):
-        return
-    sizes = [max(1, min(SAMPLE, each["records"] - each["missing"])) for each in columns]
-    distance = number_drift([each["quantiles"] for each in columns], sizes, limit)
-    if distance:
-        medians = (f"median {each['quantiles']['0.5']:.4g}" for each in columns)
-        yield ColumnChange(name, f"drift of {distance:.2f}", *medians)
+    elif kind == "number" and all(each.get("quantiles") for each in columns):
+        sizes = [max(1, min(SAMPLE, each["records"] - each["missing"])) for each in columns]
+        distance = number_drift([each["quantiles"] for each in columns], sizes, limit)
+        if distance:
+            medians = (f"median {each['quantiles']['0.5']:.4g}" for each in columns)
+            yield ColumnChange(name, f"drift of {distance:.2f}", *medians)
 
 
 def _category_changes(
@@ -149,21 +132,15 @@ def _category_changes(
         yield ColumnChange(name, "category missing", ", ".join(lost[:5]), "-")
     distance = category_drift(counts, totals, limit)
     if distance:
-        shares = [
-            {word: count / total for word, count in each.items()}
-            for each, total in zip(counts, totals, strict=True)
-        ]
-        most = max(
-            shares[0].keys() | shares[1].keys(),
-            key=lambda word: (abs(shares[0].get(word, 0) - shares[1].get(word, 0)), word),
-        )
-        shown = (f"{most!r} {share.get(most, 0):.1%}" for share in shares)
+        both = list(zip(counts, totals, strict=True))
+
+        def moved(word: str) -> tuple[float, str]:
+            before, now = (count.get(word, 0) / total for count, total in both)
+            return abs(now - before), word
+
+        most = max(counts[0].keys() | counts[1].keys(), key=moved)
+        shown = (f"{most!r} {count.get(most, 0) / total:.1%}" for count, total in both)
         yield ColumnChange(name, f"drift of {distance:.2f}", *shown)
-
-
-def _rule(name: str, rules: PlanArguments) -> Mapping[str, Any]:
-    rule = rules.drift_rules.get(name)
-    return rule if isinstance(rule, Mapping) else {}
 
 
 def _kind(name: str, columns: tuple[Column, Column], rules: PlanArguments) -> str:
@@ -176,7 +153,7 @@ def _kind(name: str, columns: tuple[Column, Column], rules: PlanArguments) -> st
     before, now = columns
     has_words = all(each.get("vocabulary") for each in columns)
     is_few = max(each["distinct"] or 0 for each in columns) <= _MAX_CATEGORIES
-    kind: str | None = _rule(name, rules).get("kind")
+    kind: str | None = rules.drift_rules.get(name, {}).get("kind")
     if kind is None and name != rules.label:
         if name in rules.key or _is_counter(before, now):
             kind = "key"
@@ -213,7 +190,7 @@ def _is_counter(before: Column, now: Column) -> bool:
     has_grown = now["min"] > before["max"]
     if all(each["min"] == each["max"] for each in columns):
         return has_grown
-    is_distinct = all(each["distinct"] >= _DISTINCT * each["records"] for each in columns)
+    is_distinct = all(each["distinct"] >= DISTINCT_SHARE * each["records"] for each in columns)
     return (has_grown or is_distinct) and all(map(_is_even, columns))
 
 
@@ -236,14 +213,10 @@ def check_changes(found: Sequence[ColumnChange], drift: float, page: str = "") -
     rows += [(each.column, each.what, each.before, each.now) for each in found]
     widths = [max(len(row[place]) for row in rows) for place in range(4)]
     table = "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
-    renamed = "".join(
-        f"{old!r} looks renamed to {new!r}, of the same type: keep its name by "
-        f'"rename": {{{new!r}: {old!r}}} in the source, or accept the new one once by allow_drift\n'
-        for old, new in renames(found)
-    )
     raise FinalError(
         f"the data differ from the last data set (the limit of drift is {drift:g}):\n{table}\n"
-        f"{renamed}{f'both are side by side on {page}{chr(10)}' if page else ''}"
-        "correct the source, or accept the data by the option allow_drift; drift_rules "
-        "sets the limit and the kind of a column, or turns it off"
+        f"{f'both are side by side on {page}{chr(10)}' if page else ''}"
+        "correct the source, in which 'rename' keeps the name of a column, or accept the data by "
+        "the option allow_drift; drift_rules sets the limit and the kind of a column, or turns it "
+        "off"
     )

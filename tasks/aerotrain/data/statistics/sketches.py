@@ -115,19 +115,17 @@ class Distinct:
 class Vocabulary:
     """How often each value occurs; if there are too many values, the frequent ones.
 
-    If values were dropped, each count may be too small by at most ``lost``:
+    If values had to be dropped, the counts of others may be too small:
     https://en.wikipedia.org/wiki/Misra%E2%80%93Gries_summary.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
-    lost: int = 0
 
     def add(self, counts: Mapping[str, int]) -> None:
         for value, count in counts.items():
             self.counts[value] = self.counts.get(value, 0) + count
         if len(self.counts) > VOCABULARY:
             least = sorted(self.counts.values(), reverse=True)[VOCABULARY]
-            self.lost += least
             self.counts = {
                 value: count - least for value, count in self.counts.items() if count > least
             }
@@ -147,18 +145,3 @@ def hashes_of_numbers(values: NDArray[Any]) -> Hashes:
         large = np.abs(floats) > _EXACT
         hashes[large] ^= mixed(values[large].astype(np.uint64) & np.uint64(0x7FF))
     return hashes
-
-
-def histogram(values: NDArray[np.float64], least: float, greatest: float, bins: int) -> list[int]:
-    """The counts of values in ``bins`` bins of equal width, from ``least`` to ``greatest``.
-
-    Equal values lie in the middle bin. With an infinite bound the result is empty.
-    """
-    if not np.isfinite([least, greatest]).all():
-        return []
-    span = greatest - least
-    if np.isinf(span):  # halve them, or the span overflows
-        values, least, span = values / 2, least / 2, greatest / 2 - least / 2
-    shares = (values - least) / span if span else np.full(len(values), 0.5)
-    places = np.minimum((shares * bins).astype(np.int64), bins - 1)
-    return np.bincount(places, minlength=bins).tolist()
