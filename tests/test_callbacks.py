@@ -157,7 +157,7 @@ def test_averages_that_are_in_the_model_when_a_process_ends_are_swapped_back_by_
         return found
 
     first = callbacks({})
-    first.epoch_ends(0, {})
+    first.list.on_epoch_end(0, {})
     assert not np.allclose(model.get_weights()[0], trained[0])
     callbacks(first.remember()[0]).list.on_epoch_begin(1)
     np.testing.assert_allclose(model.get_weights()[0], trained[0], rtol=1e-5)
@@ -237,22 +237,11 @@ def test_callbacks_that_do_what_the_loop_does_are_left_out_with_a_note(capsys):
     assert all(" of callbacks of 'm' is left out: " in line for line in lines)
 
 
-def test_a_model_checkpoint_of_the_best_only_exports_the_best(capsys):
-    given = keras.callbacks.ModelCheckpoint("a.keras", monitor="val_mae", save_best_only=True)
-    callbacks = Callbacks("m", given, network(), 1)
-    [best] = callbacks.given
-    assert (best.monitor, best.mode, best.restore_best_weights) == ("val_mae", "min", True)
-    assert callbacks.monitor_validation
-    assert "the best weights are exported, as with export_best=val_mae" in capsys.readouterr().out
-
-
 def test_the_best_of_a_metric_that_keras_does_not_know_needs_a_direction():
     with pytest.raises(FinalError, match=r"write max:val_score or min:val_score"):
         Callbacks("m", [], network(), 1, export_best="val_score")
     names = ["loss", "accuracy", "val_loss", "val_accuracy"]
-    with pytest.raises(
-        FinalError, match="'val_acc', which is not logged, did you mean 'val_accura"
-    ):
+    with pytest.raises(FinalError, match="did you mean 'val_accuracy'"):
         Callbacks("m", [], network(), 1, export_best="val_acc", logged=names)
     [best] = Callbacks("m", [], network(), 1, export_best="max:val_score").given
     with pytest.raises(FinalError, match="export_best is 'val_score', which is not logged"):
