@@ -199,7 +199,10 @@ MODELS = {
     "a frozen layer": frozen,
     "a table of embeddings": looked_up,
     "large weights": lambda: classifier(layers.Dense(LARGE // 12 + 1), optimizer="adam"),
+    "weights of examples": lambda: classifier(weighted_metrics=["accuracy"]),
+    "several outputs": two_outputs,
 }
+DATA = {"weights of examples": {"weighted": True}, "several outputs": {"outputs": 2}}
 
 
 def trained_by_fit(user, data, dtype_policy="float32", **options):
@@ -251,12 +254,16 @@ def user_of(build):
 @cache
 def fitted(kind):
     """The model of that kind after a training by ``fit``, and the logs of each batch."""
-    return trained_by_fit(user_of(MODELS[kind]), batches())
+    return trained_by_fit(user_of(MODELS[kind]), data_of(kind))
+
+
+def data_of(kind):
+    return batches(**DATA.get(kind, {}))
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_compiled_model_trains_as_fit_does_step_for_step(kind):
-    assert_same(trained_by_us(user_of(MODELS[kind]), batches()), fitted(kind))
+    assert_same(trained_by_us(user_of(MODELS[kind]), data_of(kind)), fitted(kind))
 
 
 #: Models whose variables differ in what updates them: a worker packs the small ones into one.
@@ -275,17 +282,6 @@ def test_a_worker_with_packed_variables_computes_the_steps_of_fit(kind, size, mo
     monkeypatch.setattr(remote, "PACKED_BYTES", size)
     ours = trained_by_us(user_of(MODELS[kind]), batches(), step_of=RemoteStep)
     assert_same(ours, fitted(kind))
-
-
-def test_weights_of_examples_count_in_the_loss_and_in_weighted_metrics():
-    user = user_of(lambda: classifier(metrics=["accuracy"], weighted_metrics=["accuracy"]))
-    data = batches(weighted=True)
-    assert_same(trained_by_us(user, data), trained_by_fit(user, data))
-
-
-def test_several_outputs_train_with_weighted_losses_as_fit_does():
-    user, data = user_of(two_outputs), batches(outputs=2)
-    assert_same(trained_by_us(user, data), trained_by_fit(user, data))
 
 
 @pytest.mark.parametrize("dtype_policy", ["mixed_bfloat16", "mixed_float16"])

@@ -83,7 +83,6 @@ class Checkpoints:
         self._model = model
         self._counter = context.counter
         self._io_device = io_device
-        self._scope = context.distribution.scope
         self._fetch_packed = PackedFetch() if io_device else None
         optimizer = {} if model.optimizer is None else {"optimizer": model.optimizer}
         self._checkpoint = tf.train.Checkpoint(
