@@ -36,6 +36,7 @@ from aerotrain.evaluation.gate import Gate, has_metrics_of_records
 from aerotrain.evaluation.intervals import GROUPS
 from aerotrain.evaluation.records import CANDIDATE, Block
 from aerotrain.supervisor.ports import reserved_ports
+from aerotrain.training.checkpoints.metadata import path_of
 from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.callbacks import rows as callback_rows
@@ -336,15 +337,15 @@ class Arrays:
     service = None
     schedule = SimpleNamespace(records=_many // 8 * 8 + 5, full_batches=False)
 
-    def __init__(self, data: Any, strategy: str, accumulate: int) -> None:
+    def __init__(self, data: Any, strategy: str, **options: Any) -> None:
         self._data = data
         self.job = SimpleNamespace(strategy=strategy, count=lambda _role: 1)
         self.arguments = TrainArguments(
             model="here",
             data="",
             batch_size=8,
-            gradient_accumulation_steps=accumulate,
             steps_per_execution=len(SIZES),
+            **options,
         )
         self.spec = tf.nest.map_structure(
             lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), data
@@ -420,15 +421,14 @@ class Trained:
 
 
 def _values(model: Any) -> dict[str, Any]:
-    return {
-        each.path: each.numpy().astype(np.float64)
-        for each in model.variables
-        if not each.path.startswith("seed")
-    }
+    # The metrics of a tf_keras model are among its variables.
+    variables = model.variables if KERAS.name == "keras" else model.trainable_variables
+    found = {path_of(each): each.numpy().astype(np.float64) for each in variables}
+    return {path: each for path, each in found.items() if not path.startswith("seed")}
 
 
 def by_fit(table: Table) -> Trained:
-    arrays = Arrays(table.data, "one_device", 1)
+    arrays = Arrays(table.data, "one_device")
     KERAS.seed(3)
     model = table.user().build({}, arrays.spec)
     begin = _values(model)
@@ -437,9 +437,9 @@ def by_fit(table: Table) -> Trained:
     return Trained(model, begin, _values(model), logs)
 
 
-def by_us(table: Table, distribution: Any, strategy: str, accumulate: int) -> Trained:
-    """Raises FinalError if it is refused."""
-    arrays = Arrays(table.data, strategy, accumulate)
+def by_us(table: Table, distribution: Any, strategy: str, **options: Any) -> Trained:
+    """The training with these options; a FinalError if it is refused."""
+    arrays = Arrays(table.data, strategy, **options)
     engine = ENGINES[strategy]
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -462,7 +462,7 @@ def by_evaluate(table: Table) -> Iterator[Cell]:
     KERAS.seed(3)
     data = tf.nest.map_structure(tf.constant, table.data)
     x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-    model = table.user().build({}, Arrays(table.data, "one_device", 1).spec)
+    model = table.user().build({}, Arrays(table.data, "one_device").spec)
     batches = tf.data.Dataset.from_tensor_slices(data).batch(8)
     theirs = flat(model.evaluate(batches, return_dict=True, verbose=0))
     block = block_of(model, x, y, weight)
@@ -511,12 +511,14 @@ def outcomes(settings: Sequence[str], quick: bool = False) -> Iterator[Cell]:
         fitted = by_fit(table)
         for setting in settings:
             strategy, accumulate = SETTINGS[setting]
-            # Other models are cut alike; where one device cuts them, the losses show it.
+            # Other models are cut alike.
             skipped = "" if has_custom_step(fitted.model) else "central_storage"
-            if quick and (strategy == skipped or (table.kind == "model" and accumulate > 1)):
+            # In the quick part, losses show it.
+            if quick and (strategy == skipped or (table.kind != "loss" and accumulate > 1)):
                 continue
             yield from _of_setting(table, fitted, setting, distributions[strategy])
-        if "mirrored" in settings and has_metrics_of_records(fitted.model):
+        by_records = has_metrics_of_records(fitted.model)
+        if "mirrored" in settings and by_records and not (quick and table.kind == "model"):
             yield from by_evaluate(table)
 
 
@@ -530,7 +532,7 @@ def _of_setting(
     strategy, accumulate = SETTINGS[setting]
     while table.heads:
         try:
-            trained = by_us(table, distribution, strategy, accumulate)
+            trained = by_us(table, distribution, strategy, gradient_accumulation_steps=accumulate)
         except FinalError as error:
             rows = [each.row for each in table.heads if each.name in str(error)]
             rows = rows or [each.row for each in table.heads]

@@ -157,7 +157,7 @@ def test_averages_that_are_in_the_model_when_a_process_ends_are_swapped_back_by_
         return found
 
     first = callbacks({})
-    first.epoch_ends(0, {})
+    first.list.on_epoch_end(0, {})
     assert not np.allclose(model.get_weights()[0], trained[0])
     callbacks(first.remember()[0]).list.on_epoch_begin(1)
     np.testing.assert_allclose(model.get_weights()[0], trained[0], rtol=1e-5)
@@ -222,37 +222,18 @@ def test_callbacks_that_do_what_the_loop_does_are_left_out_with_a_note(capsys):
     given = [
         keras.callbacks.ModelCheckpoint("a.keras"),
         keras.callbacks.TensorBoard(),
-        keras.callbacks.BackupAndRestore("folder"),
-        keras.callbacks.TerminateOnNaN(),
         keras.callbacks.EarlyStopping("loss"),
     ]
-    assert Callbacks("m", given, network(), 1).given == given[4:]
+    assert Callbacks("m", given, network(), 1).given == given[2:]
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [
-        "ModelCheckpoint",
-        "TensorBoard",
-        "BackupAndRestore",
-        "TerminateOnNaN",
-    ]
-    assert all(" of callbacks of 'm' is left out: " in line for line in lines)
-
-
-def test_a_model_checkpoint_of_the_best_only_exports_the_best(capsys):
-    given = keras.callbacks.ModelCheckpoint("a.keras", monitor="val_mae", save_best_only=True)
-    callbacks = Callbacks("m", given, network(), 1)
-    [best] = callbacks.given
-    assert (best.monitor, best.mode, best.restore_best_weights) == ("val_mae", "min", True)
-    assert callbacks.monitor_validation
-    assert "the best weights are exported, as with export_best=val_mae" in capsys.readouterr().out
+    assert [line.split()[0] for line in lines] == ["ModelCheckpoint", "TensorBoard"]
 
 
 def test_the_best_of_a_metric_that_keras_does_not_know_needs_a_direction():
     with pytest.raises(FinalError, match=r"write max:val_score or min:val_score"):
         Callbacks("m", [], network(), 1, export_best="val_score")
     names = ["loss", "accuracy", "val_loss", "val_accuracy"]
-    with pytest.raises(
-        FinalError, match="'val_acc', which is not logged, did you mean 'val_accura"
-    ):
+    with pytest.raises(FinalError, match="did you mean 'val_accuracy'"):
         Callbacks("m", [], network(), 1, export_best="val_acc", logged=names)
     [best] = Callbacks("m", [], network(), 1, export_best="max:val_score").given
     with pytest.raises(FinalError, match="export_best is 'val_score', which is not logged"):
@@ -287,9 +268,9 @@ def test_what_a_callback_changes_reaches_every_replica(digits, meddled, tmp_path
         assert processes["chief"].returncode == ExitCode.OK, said
         assert processes["worker-0"].wait(60) == ExitCode.OK
     trained = ModelManifest.load(f"{digits.store}/runs/meddled/train/model.json")
-    assert trained.step == 2 * STEPS_PER_EPOCH + 7
+    assert trained.step == STEPS_PER_EPOCH + 7
     assert trained.metrics["val_loss"] == pytest.approx(history["val_loss"][-1], rel=1e-3)
-    assert said.count("looked at") == 3
+    assert said.count("looked at") == 2
     for mean, loss, same in looked:
         assert same
         assert f"looked at {mean:.4f} {loss:.4f} True" in said
@@ -305,7 +286,7 @@ def test_callbacks_compute_with_and_change_a_model_whose_weights_are_on_a_ps(dig
     ) as processes:
         said = processes["chief"].communicate(timeout=120)[0]
         assert processes["chief"].returncode == ExitCode.OK, said
-    assert said.count("looked at") == said.count(" True\n") == 3, "they stop it in the third epoch"
+    assert said.count("looked at") == said.count(" True\n") == 2, "they stop it in the second epoch"
     assert "Clipping.on_train_batch_begin is called once for up to 50 steps" in said
     store = open_store(f"{digits.store}/runs/looked/train")
     folder = store.url.removeprefix("file://")
@@ -313,14 +294,14 @@ def test_callbacks_compute_with_and_change_a_model_whose_weights_are_on_a_ps(dig
     checkpoint = tf.train.load_checkpoint(f"{folder}/checkpoints/{last}/checkpoint")
     names = checkpoint.get_variable_to_shape_map()
     [rate, *_] = [checkpoint.get_tensor(name) for name in names if "_learning_rate" in name]
-    assert rate == pytest.approx(0.05 / 3)
+    assert rate == pytest.approx(0.05 / 2)
 
 
 def test_a_callback_that_calls_fit_of_the_model_is_refused_on_a_mesh(digits):
     import meddling
 
     callbacks = ["Saturating", "Fitting"]
-    _, history = fit(digits, [meddling.Saturating()], 3, "meddling")
+    _, history = fit(digits, [meddling.Saturating()], 2, "meddling")
     arguments = {"model": "meddling", "epochs": 9, "hparams": {"callbacks": callbacks}}
     with digits.cluster("refused-fitting", strategy="dtensor", **arguments) as processes:
         said = processes["chief"].communicate(timeout=120)[0]
@@ -353,7 +334,7 @@ def test_what_a_callback_changes_reaches_every_device(digits, meddled, tmp_path)
 
     strategies = {
         "mirrored": meddling.ALL,
-        "central_storage": meddling.ALL,
+        "central_storage": meddling.CHANGING,
         "dtensor": meddling.ON_MESH,
     }
     given = {"model": "meddling", "data": digits.data, "epochs": 9, "validate": True}

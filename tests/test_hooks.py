@@ -15,7 +15,7 @@ from aerotrain.training import chief
 from aerotrain.training.background.writers import Interval
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.hooks.checkpointing import Checkpointing
-from aerotrain.training.hooks.hooks import Ready, TrainState, UserCallbacks
+from aerotrain.training.hooks.hooks import TrainState, UserCallbacks
 from aerotrain.training.hooks.report import Report, StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.step_runner import StepsRun
@@ -156,7 +156,7 @@ def test_a_preempted_training_saves_at_once_and_ends(context):
 
 
 def test_a_process_has_started_when_its_first_execution_has_ended(context):
-    hook, state = Ready(context), TrainState.at(0, context.schedule)
+    hook, state = StepTimes(context), TrainState.at(0, context.schedule)
     for _ in range(2):
         execute(context, hook, state)
     [ready] = [each for each in events_of(context) if each.event is EventType.READY]
@@ -177,9 +177,7 @@ def test_steps_that_ran_on_a_lost_worker_and_on_another_are_recorded(context, ca
     assert "3 steps ran twice" in capsys.readouterr().out
 
 
-def test_a_batch_size_above_the_records_is_said_once_and_the_pace_counts_records(
-    short_epochs, capsys
-):
+def test_the_pace_counts_records(short_epochs, capsys):
     clock = Clock()
     hook = Report(short_epochs, StepTimes(short_epochs), clock)
     state = begin(short_epochs, hook)
@@ -188,56 +186,35 @@ def test_a_batch_size_above_the_records_is_said_once_and_the_pace_counts_records
         hook.on_execution(state)
         state.move_to(step, short_epochs.schedule)
         clock.now += 2.0
-    said = capsys.readouterr().out
-    warning = (
-        "warning: batch_size is 4,096, and the split 'train' has 1,249 records: each step takes "
-        "all of them, so an epoch is one step\n"
-    )
-    assert said.count(warning) == said.count("batch_size") == 1
-    last = [seen for line in said.splitlines() if (seen := Progress.parse(line))][-1]
+    lines = capsys.readouterr().out.splitlines()
+    last = [seen for line in lines if (seen := Progress.parse(line))][-1]
     assert last.examples_per_second == pytest.approx(1249 / 2, abs=1)
     assert last.seconds_left == pytest.approx(2.0 * (50_000 - 3), rel=0.01)
 
 
-def test_a_batch_size_of_the_records_is_not_warned_of(context, capsys):
-    begin(context, Report(context, StepTimes(context), Clock()))
-    assert "batch_size" not in capsys.readouterr().out
-
-
-def print_epochs(context, hook, count, clock, seconds, *, best=()):
-    """Print what the hook prints when ``count`` epochs take so many seconds each."""
-    state = begin(context, hook)
-    for epoch in range(count):
-        clock.now += seconds
-        state.move_to(epoch, context.schedule)
-        state.metrics, state.is_best = {"loss": 1.0}, epoch + 1 in best
-        hook.on_epoch_end(state)
-    hook.on_end(state)
-
-
-@pytest.mark.parametrize(("epochs", "seconds"), [(10, 0.1), (30, 5.0)])
-def test_few_epochs_and_long_ones_have_a_line_each(short_epochs, capsys, epochs, seconds):
-    clock = Clock()
-    hook = Report(short_epochs, StepTimes(short_epochs), clock)
-    print_epochs(short_epochs, hook, epochs, clock, seconds)
-    said = capsys.readouterr().out
-    assert lines_of_epochs(said) == list(range(1, epochs + 1))
-    assert "from here on" not in said
-
-
-def test_many_short_epochs_have_a_line_each_five_seconds_and_the_best_and_last_have_one(
-    short_epochs, capsys
+@pytest.mark.parametrize(
+    ("epochs", "seconds", "lines"),
+    [
+        (10, 0.1, [*range(1, 11)]),
+        (30, 5.0, [*range(1, 31)]),
+        (3000, 1 / 128, [*range(1, 11), 640, 1280, 1920, 2560, 3000]),
+    ],
+)
+def test_few_epochs_and_long_ones_have_a_line_each_and_others_one_each_five_seconds(
+    short_epochs, capsys, epochs, seconds, lines
 ):
     clock = Clock()
     hook = Report(short_epochs, StepTimes(short_epochs), clock)
-    print_epochs(short_epochs, hook, 3000, clock, 1 / 128, best=range(1000, 1100))
+    state = begin(short_epochs, hook)
+    for epoch in range(epochs):
+        clock.now += seconds
+        state.move_to(epoch, short_epochs.schedule)
+        state.metrics = {"loss": 1.0}
+        hook.on_epoch_end(state)
+    hook.on_end(state)
     said = capsys.readouterr().out
-    assert said.count("from here on, the log has an epoch each 5 seconds, the best") == 1
-    assert lines_of_epochs(said) == [*range(1, 11), 640, 1099, 1280, 1920, 2560, 3000]
-
-
-def lines_of_epochs(said):
-    return [int(each) for each in re.findall(r"^epoch (\d+) of 50000: loss=1.0000$", said, re.M)]
+    found = [int(each) for each in re.findall(r"^epoch (\d+) of 50000: loss=1.0000$", said, re.M)]
+    assert found == lines
 
 
 def test_validation_measures_the_current_weights_and_remembers_the_best(context):

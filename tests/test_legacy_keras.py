@@ -1,16 +1,17 @@
 """tf_keras: what the loop supports and what it rejects, each in a process of its own.
 
-TF_USE_LEGACY_KERAS chooses the Keras when TensorFlow and the loop are imported, so one test starts
-a fresh interpreter; the others are forked from a process with tf_keras.
+TF_USE_LEGACY_KERAS chooses the Keras when TensorFlow and the loop are imported, so that they are
+forked from a process with tf_keras.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from aerotrain.contract.errors import FinalError
 from aerotrain.contract.replicas import ReplicaSpec, Role
+from aerotrain.training.model.code import UserCode
 from support.training_fixtures import (
     CHIEF,
     said_of_shared_steps,
@@ -20,7 +21,6 @@ from support.training_fixtures import (
 
 pytestmark = pytest.mark.process
 
-HERE = Path(__file__).parent
 STEPS = 45  # an epoch of 1,249 records has 40 batches of 32; the last one has 1 record
 
 
@@ -36,10 +36,6 @@ def said_by(started):
         said = process.communicate(timeout=200)[0]
     assert process.returncode == 0, said
     return said
-
-
-def test_one_device_computes_the_same_losses_as_fit_of_tf_keras(digits, tmp_path):
-    said_by(start_python([str(HERE / "support" / "legacy_steps.py"), digits.data], tmp_path))
 
 
 def jobs_of(digits, strategies, workers=0):
@@ -69,8 +65,9 @@ def test_replicas_that_share_a_batch_train_the_same_tf_keras_model_as_one(digits
             )
 
 
-def test_two_replicas_train_embeddings_and_compute_metrics_as_fit_of_tf_keras_does(tmp_path):
+def test_losses_weights_and_metrics_are_those_of_fit_of_tf_keras(tmp_path):
     models = [
+        "metric_models: statistics of batches, and a schedule",
         "embedding_models: clipped by norm, with weight decay",
         "metric_models: metrics of each output",
         "metric_models: metrics of the model's own call",
@@ -199,14 +196,7 @@ def test_unsupported_features_of_tf_keras_are_refused_with_an_alternative(tmp_pa
         assert words in line
 
 
-def test_without_the_environment_variable_a_tf_keras_model_is_refused_with_a_solution(
-    monkeypatch, tmp_path
-):
-    monkeypatch.delenv("TF_USE_LEGACY_KERAS")
-    build = (
-        "from aerotrain.training.model.code import UserCode\n"
-        "UserCode.load('legacy').build({}, None)"
-    )
-    with start_python(["-c", build], tmp_path) as process:
-        said = process.communicate(timeout=100)[0]
-    assert "return a keras.Model, or give the replicas TF_USE_LEGACY_KERAS=1 in their" in said
+def test_without_the_variable_a_tf_keras_model_is_refused_with_a_solution():
+    model = type("Model", (), {"__module__": "tf_keras.src.engine.training"})()
+    with pytest.raises(FinalError, match="give the replicas TF_USE_LEGACY_KERAS=1 in their"):
+        UserCode("mine", lambda _: model, None).build({}, None)

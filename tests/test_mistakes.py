@@ -39,17 +39,11 @@ DENSE = "[keras.layers.Dense(3)]"
 MISTAKES = {
     "an optimizer": (
         module("misspelt_optimizer", DENSE, optimizer="'adamm'"),
-        r"has a mistake \(line 9 of misspelt_optimizer.py, in build_model\): .*adamm, did you mean "
-        r"'adam'",
+        r"has a mistake \(line 9 of misspelt_optimizer.py, in build_model\): .*adamm",
     ),
     "a loss": (
         module("misspelt_loss", DENSE, loss="'sparse_categorical_crosentropy'"),
-        r"has a mistake \(compiled in line 9 of misspelt_loss.py\): Could not interpret loss "
-        r"identifier: sparse_categorical_crosentropy, did you mean 'sparse_categorical_cross",
-    ),
-    "a loss that is near to a metric": (
-        module("near_a_metric", DENSE, loss="'sparse_kategorical'"),
-        "did you mean 'sparse_categorical_crossentropy'",
+        r"compiled in line 9 of misspelt_loss.py\): .*loss identifier: sparse_categorical_crosen",
     ),
     "a shape of inputs": (
         module("wrong_inputs", "[keras.Input((9,)), keras.layers.Dense(3)]"),

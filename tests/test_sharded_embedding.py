@@ -100,7 +100,7 @@ def test_each_shard_of_a_large_table_has_its_own_random_values(monkeypatch):
         ({"shards": 8}, "7 rows cannot have 8 shards; choose from 1 to 7"),
         ({"shards": 0}, "cannot have 0 shards"),
         ({"embeddings_regularizer": "orthogonal_regularizer"}, "needs the table whole; use L1"),
-        ({"embeddings_constraint": "max_norm"}, "embeddings_constraint .* table whole"),
+        ({"embeddings_constraint": "max_norm"}, "embeddings_constraint"),
     ],
     ids=str,
 )
@@ -116,7 +116,7 @@ def test_a_large_table_whose_values_depend_on_its_shape_is_refused(monkeypatch):
 
 
 def test_a_partitioner_is_refused_with_an_alternative():
-    with pytest.raises(SpecError, match=r"'parameter_server' cannot partition.*ShardedEmbedding"):
+    with pytest.raises(SpecError, match="ShardedEmbedding"):
         TrainArguments.from_dict({"model": "m", "data": "d", "variable_partitioner": "min_size"})
 
 

@@ -19,12 +19,14 @@ from aerotrain.training.strategies import ENGINES
 
 def times_of(*spent):
     """The hook after those executions, and what it reports by replica."""
-    status = SimpleNamespace(step_times={})
+    status = SimpleNamespace(step_times={}, ready=lambda: None)
     replica = SimpleNamespace(name=ReplicaName(Role.CHIEF, 0))
-    services = SimpleNamespace(status_writer=status)
+    services = SimpleNamespace(
+        status_writer=status, event_writer=SimpleNamespace(note=lambda *_, **__: None)
+    )
     hook = StepTimes(SimpleNamespace(replica=replica, services=services))
     for each in spent:
-        hook.on_execution(SimpleNamespace(spent=each))
+        hook.on_execution(SimpleNamespace(spent=each, step=1))
     return hook, status.step_times
 
 

@@ -52,15 +52,9 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         embeddings_regularizer: Any = None,
         mask_zero: bool = False,
         shards: int = 4,
-        embeddings_constraint: None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if embeddings_constraint is not None:
-            raise ValueError(
-                "an embeddings_constraint needs the table whole; leave it out, or use "
-                "keras.layers.Embedding"
-            )
         if not 1 <= shards <= input_dim:
             raise ValueError(
                 f"ShardedEmbedding of {input_dim} rows cannot have {shards} shards; "

@@ -69,6 +69,6 @@ MODELS = {
 }
 
 OPTIONS = {
-    "accumulated by the loop": {"accumulate": 2},
-    "compiled by XLA": {"jit": True},
+    "accumulated by the loop": {"gradient_accumulation_steps": 2},
+    "compiled by XLA": {"jit_compile": True},
 }

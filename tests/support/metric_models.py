@@ -68,9 +68,11 @@ class Sized(keras.layers.Layer):
         return hidden
 
 
-def two_outputs():
+def two_outputs(*layers):
     inputs = keras.Input((8,))
     hidden = keras.layers.Dense(6, activation="relu")(inputs)
+    for each in layers:
+        hidden = each(hidden)
     kind = keras.layers.Dense(CLASSES, activation="softmax", name="kind")(hidden)
     return keras.Model(inputs, {"kind": kind, "sum": keras.layers.Dense(1, name="sum")(hidden)})
 
@@ -79,12 +81,16 @@ def distance(y, y_pred):
     return tf.abs(y - y_pred)
 
 
-def compiled(model, **metrics):
+def compiled(model, optimizer=None, **metrics):
     loss = {"kind": keras.losses.CategoricalCrossentropy(name="entropy"), "sum": "mse"}
-    model.compile(
-        keras.optimizers.SGD(0.1), loss, loss_weights={"kind": 0.3, "sum": 0.7}, **metrics
-    )
+    optimizer = optimizer or keras.optimizers.SGD(0.1)
+    model.compile(optimizer, loss, loss_weights={"kind": 0.3, "sum": 0.7}, **metrics)
     return model
+
+
+def decaying():
+    rate = keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.9)
+    return keras.optimizers.Adam(rate, clipnorm=0.5, weight_decay=0.01)
 
 
 MODELS = {
@@ -95,6 +101,14 @@ MODELS = {
     ),
     "several numbers by name": lambda: compiled(two_outputs(), metrics={"kind": [Split()]}),
     "metrics of the model's own call": lambda: compiled(Seen(), metrics={"sum": ["mae"]}),
+    "statistics of batches, and a schedule": lambda: compiled(
+        two_outputs(
+            keras.layers.BatchNormalization(), keras.layers.Dense(4, kernel_regularizer="l2")
+        ),
+        decaying(),
+        metrics={"kind": ["accuracy"]},
+    ),
 }
 
-OPTIONS = {}
+#: Statistics of batches are those of fit on one device only.
+OPTIONS = {"statistics of batches, and a schedule": {"strategy": "one_device"}}

@@ -243,10 +243,9 @@ class Train:
         ``other`` are options of the training that the form does not have, such as ``class_weight``
         and ``start_from``, and any other arguments of the operator, such as ``pool``.
 
-        ``start_from`` names a model from which variables of equal path and shape, and rows of
-        embeddings by word, get their first values: ``"serving"``, the version that this pipeline
-        serves; the URL of a trained model or of an exported version; or the id of a run of this
-        DAG.
+        ``start_from`` names a model from which variables of equal path and shape get their first
+        values: ``"serving"``, the version that this pipeline serves; the URL of a trained model or
+        of an exported version; or the id of a run of this DAG.
 
         Returns:
             The URL of the trained model.

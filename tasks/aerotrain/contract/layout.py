@@ -40,8 +40,6 @@ REUSED = "reused.json"
 
 #: Of a training: the manifest of the model, and of that from which it started; its checkpoints.
 MODEL, STARTED_FROM, CHECKPOINTS = "model.json", "started_from.json", "checkpoints"
-#: In a checkpoint, the words of the rows of embeddings.
-VOCABULARIES = "beside/vocabularies.json"
 #: The chief's event log, the curves, and the evaluator's results.
 CHIEF_LOG, CURVES, EVALUATIONS = "events-chief.jsonl", "progress.jsonl", "evaluations"
 TENSORBOARD, TENSORBOARD_VALIDATION = "tensorboard", "tensorboard/validation"

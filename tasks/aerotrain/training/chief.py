@@ -20,7 +20,7 @@ from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.retention import NOTHING, Name, highest_token
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.checkpointing import Checkpointing
-from aerotrain.training.hooks.hooks import FiniteValues, Hook, Ready, UserCallbacks
+from aerotrain.training.hooks.hooks import FiniteValues, Hook, UserCallbacks
 from aerotrain.training.hooks.report import Report, StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input.shards import TRAIN_SPLIT
@@ -171,7 +171,7 @@ def _hooks(context: TrainingContext) -> list[Hook]:
     code = context.pipeline.code
     code.reads.check(code.name, context.arguments.given_hparams)
     step_times = StepTimes(context)
-    hooks: list[Hook] = [FiniteValues(context), Ready(context), step_times]
+    hooks: list[Hook] = [FiniteValues(context), step_times]
     if callbacks.validates:
         check_validation(context.replica.job.strategy, has_peers=context.distribution.has_peers)
         if context.is_chief:

@@ -89,7 +89,7 @@ def create_model(
             name="aerotrain_step",
         )
         step = engine.step(model, counter, pipeline.spec)
-        warn_of_metrics(model, pipeline.spec)
+        warn_of_metrics(model)
     return model, counter, step
 
 

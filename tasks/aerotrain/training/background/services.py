@@ -11,8 +11,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from aerotrain.contract.environment import Cluster
@@ -173,8 +173,6 @@ class BackgroundServices:
     uploader: Uploader
     event_writer: EventWriter
     status_writer: StatusWriter
-    #: Called when the training fails, before the last uploads.
-    at_failure: list[Callable[[], None]] = field(default_factory=list)
 
     @classmethod
     @contextmanager
@@ -223,11 +221,6 @@ class BackgroundServices:
                 )
                 try:
                     yield services
-                except BaseException:
-                    for report in services.at_failure:
-                        with suppress(Exception):  # the error itself says more
-                            report()
-                    raise
                 finally:
                     uploader.wait(_LAST_SECONDS)
 

@@ -6,11 +6,12 @@ newest of each name is held. While the store is unavailable, uploads are repeate
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from aerotrain.contract.curves import Curves, Point
 from aerotrain.contract.errors import AerotrainError, TemporaryError, backoff
@@ -229,9 +230,9 @@ class CurveWriter:
     now: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()
-        self._curves = Curves(self.steps, self.data)
-        self._has_earlier = False
+        self._curves: Curves | None = None
+        #: Points that the uploader has not written yet.
+        self._new: deque[Point] = deque()
         self._point, self._upload = Interval(_EVERY, self.clock), Interval(_EVERY, self.clock)
 
     def add(self, step: int, metrics: Mapping[str, float], *, at_once: bool = False) -> None:
@@ -248,24 +249,19 @@ class CurveWriter:
         self.uploader.send(CURVES, self._write)
 
     def _add(self, point: Point, *, at_once: bool) -> None:
-        with self._lock:
-            self._curves.add(point)
+        self._new.append(point)
         if self._upload.due() or at_once:
             self.publish()
 
     def _write(self) -> None:
-        if not self._has_earlier:
+        if self._curves is None:
             earlier: list[Point] = []
             with suppress(MissingError):
                 earlier = Curves.from_bytes(self.store.get(CURVES)).points
-            with self._lock:
-                own, self._has_earlier = self._curves, True
-                self._curves = Curves(own.steps, own.data, earlier)
-                for each in own.points:
-                    self._curves.add(each)
-        with self._lock:
-            content = self._curves.to_bytes()
-        self.put(CURVES, content)
+            self._curves = Curves(self.steps, self.data, earlier)
+        while self._new:
+            self._curves.add(self._new.popleft())
+        self.put(CURVES, self._curves.to_bytes())
 
 
 #: Seconds that the last report may take when the work has ended.
@@ -329,32 +325,22 @@ class StatusWriter:
             self._earlier = ReplicaStatus(())
             with suppress(MissingError, ValueError):
                 self._earlier = ReplicaStatus.from_json(self._store.get(self._key))
-        now, peak = _memory()
-        process = replace(
-            self._process,
-            seen=time.time(),
-            memory=now,
-            peak=peak,
-            limit=_memory_limit(),
-            step_times=self.step_times,
-        )
+        process = replace(self._process, seen=time.time(), step_times=self.step_times, **_memory())
         self._store.put(self._key, self._earlier.followed_by(process).to_json())
 
 
-def _memory() -> tuple[int, int]:
-    """The resident memory of this process in bytes, now and at most: proc_pid_status(5)."""
-    found = {}
+def _memory() -> dict[str, Any]:
+    """Bytes of resident memory of this process, now and at most, and the container's limit.
+
+    See proc_pid_status(5).
+    """
+    found: dict[str, Any] = {"limit": None}
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, value = line.partition(":")
-        if name in ("VmRSS", "VmHWM"):
-            found[name] = int(value.split()[0]) * 1024
-    return found["VmRSS"], found["VmHWM"]
-
-
-def _memory_limit() -> int | None:
-    """The memory limit of this container in bytes, if it has one."""
+        if key := {"VmRSS": "memory", "VmHWM": "peak"}.get(name):
+            found[key] = int(value.split()[0]) * 1024
     for file in _LIMITS:
         with suppress(OSError, ValueError):
             limit = int(file.read_text())
-            return limit if limit < _NO_LIMIT else None
-    return None
+            return found | {"limit": limit if limit < _NO_LIMIT else None}
+    return found

@@ -22,23 +22,24 @@ from aerotrain.contract.errors import (
     SupersededError,
     TemporaryError,
 )
-from aerotrain.contract.layout import CHECKPOINTS, VOCABULARIES
+from aerotrain.contract.layout import CHECKPOINTS
 from aerotrain.store import CorruptError, Manifest, MissingError, Store, fetch, publish
 from aerotrain.training.checkpoints.metadata import (
     check_same_training,
     model_config,
     path_of,
     training_config,
+    words_of,
 )
 from aerotrain.training.checkpoints.retention import NOTHING, Name, Retention
 from aerotrain.training.checkpoints.snapshot import PackedFetch, Snapshot
-from aerotrain.training.checkpoints.transfer import Transfer, TransferredRows, vocabularies_of
 from aerotrain.training.context import TrainingContext
 from aerotrain.user_code import code_of
 
 #: The prefix of TensorFlow's files in the folder of a checkpoint.
 FILE = "checkpoint"
-_FILES, _WORDS = VOCABULARIES.split("/")
+#: The folder in it of other files than TensorFlow's.
+_FILES = "beside"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +133,10 @@ class Checkpoints:
         shutil.rmtree(folder)
         return SavedState(about=about, files=files)
 
-    def take(self, transfer: Transfer, store: Store) -> None:
+    def take(self, taken: Mapping[str, int], store: Store) -> None:
         """Give variables of the model values from the checkpoint in ``store``, of another training.
+
+        ``taken`` has the place of each in the checkpoint, by its path.
 
         Raises:
             FinalError: a value does not fit, such as one of another dtype.
@@ -141,26 +144,16 @@ class Checkpoints:
         folder = self._scratch / "other"
         _fetch_whole(store, folder)
         variables = {path_of(each): each for each in self._model.weights}
-        taken = {place: variables[path] for path, place in transfer.taken.items()}
+        by_place = {str(place): variables[path] for path, place in taken.items()}
         try:
-            self._read(_at_places(taken), folder)
-            for path, rows in transfer.by_word.items():
-                self._take_rows(variables[path], rows, folder)
+            # Their places in the list ``variables`` of ``_contents``.
+            self._read(tf.train.Checkpoint(variables=tf.train.Checkpoint(**by_place)), folder)
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise FinalError(
                 f"the values of the checkpoint {store.url} do not fit the model: {error}; name "
                 "another model by start_from, or leave it out"
             ) from error
         shutil.rmtree(folder)
-
-    def _take_rows(self, variable: Any, rows: TransferredRows, folder: Path) -> None:
-        with tf.device(self._io_device or "/device:CPU:0"):
-            old = tf.Variable(tf.zeros(rows.shape, variable.dtype))
-        self._read(_at_places({rows.place: old}), folder)
-        values = np.array(variable.numpy())
-        values[list(rows.new)] = old.numpy()[list(rows.old)]
-        with self._context.distribution.scope():
-            variable.assign(values)
 
     def _read(self, checkpoint: tf.train.Checkpoint, folder: Path) -> None:
         """Restore every variable of ``checkpoint`` from ``folder``, which may then be removed."""
@@ -184,11 +177,11 @@ class Checkpoints:
             "recipe": training_config(self._context.arguments),
             "code": code_of(self._context.arguments.model),
             "model": model_config(self._model),
+            "words": self._words,
         }
         folder = self._folder(name)
         snapshot = self._read_state(folder)
-        files = {**self._vocabularies, **state.files}
-        draft = Draft(name=name, folder=folder, about=about, files=files, snapshot=snapshot)
+        draft = Draft(name=name, folder=folder, about=about, files=state.files, snapshot=snapshot)
         self._uploader.send("checkpoint", lambda: self._deliver(draft))
 
     def finish(self, state: SavedState) -> str:
@@ -231,10 +224,8 @@ class Checkpoints:
         return checkpoint_store(self._store, name).url
 
     @cached_property
-    def _vocabularies(self) -> Mapping[str, bytes]:
-        """The file of the model's vocabularies, if it has some."""
-        vocabularies = vocabularies_of(self._model)
-        return {_WORDS: vocabularies.to_json()} if vocabularies.words else {}
+    def _words(self) -> list[str]:
+        return words_of(self._model)
 
     def _name(self) -> Name:
         """The name of a checkpoint of the current step."""
@@ -309,12 +300,6 @@ def _read(checkpoint: tf.train.Checkpoint, folder: Path, io_device: str | None =
     options = tf.train.CheckpointOptions(experimental_io_device=io_device)
     status = checkpoint.read(str(folder / FILE), options)
     status.expect_partial().assert_existing_objects_matched()
-
-
-def _at_places(variables: Mapping[int, Any]) -> tf.train.Checkpoint:
-    """A checkpoint of variables at those places in the list ``variables`` of ``_contents``."""
-    by_place = {str(place): each for place, each in variables.items()}
-    return tf.train.Checkpoint(variables=tf.train.Checkpoint(**by_place))
 
 
 def _fetch_whole(store: Store, folder: Path) -> Manifest:

@@ -1,5 +1,6 @@
 """The metadata of a checkpoint, and the check that it belongs to this training and its model."""
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ import keras
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.training import TrainArguments
+from aerotrain.training.internals import keras3
 from aerotrain.user_code import changed_code
 
 #: The arguments, besides hyperparameters, by which the steps of one training differ from another's.
@@ -41,6 +43,18 @@ def model_config(model: keras.Model) -> dict[str, Any]:
         "variables": variables,
         "places": [places[id(each)] for each in model.weights],
     }
+
+
+def words_of(model: keras.Model) -> list[str]:
+    """A hash of the words of each lookup layer of a model."""
+    kinds = (
+        keras.layers.StringLookup,
+        keras.layers.IntegerLookup,
+        keras.layers.TextVectorization,
+    )
+    lookups = [each for each in keras3.layers(model) if isinstance(each, kinds)]
+    words = ("\0".join(map(str, each.get_vocabulary())) for each in lookups)
+    return [hashlib.sha256(each.encode()).hexdigest()[:16] for each in words]
 
 
 def path_of(variable: Any) -> str:

@@ -66,7 +66,7 @@ class Checkpointing(Hook):
     def on_execution(self, state: TrainState) -> None:
         """Raises Preempted when a replica was preempted, and all is saved."""
         self.context.services.uploader.check()
-        if not self._has_begun:  # the start has ended: see ``Ready``
+        if not self._has_begun:  # the start has ended: see ``StepTimes``
             self._has_begun, self._noted_at = True, self.clock()
         if self._events.due():
             self._note_steps()

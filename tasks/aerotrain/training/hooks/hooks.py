@@ -1,4 +1,4 @@
-"""The interface of hooks, the state of the loop that they share, and three of them."""
+"""The interface of hooks, the state of the loop that they share, and two of them."""
 
 import inspect
 import traceback
@@ -12,7 +12,6 @@ from typing import Any, Self
 import keras
 
 from aerotrain.contract.errors import AerotrainError, FinalError
-from aerotrain.contract.event_log import EventType
 from aerotrain.contract.layout import LOGS
 from aerotrain.data.dataset import load_statistics
 from aerotrain.training.checkpoints.checkpoints import SavedState
@@ -109,24 +108,6 @@ class Hook:
         return SavedState()
 
 
-class Ready(Hook):
-    """Reports that this replica trains, after its first execution: only then its start has ended.
-
-    The timeline and the goodput of a run both have the start from here.
-    """
-
-    def __init__(self, context: TrainingContext) -> None:
-        self._context = context
-        self._is_ready = False
-
-    def on_execution(self, state: TrainState) -> None:
-        if self._is_ready:
-            return
-        self._is_ready = True
-        self._context.services.status_writer.ready()
-        self._context.services.event_writer.note(EventType.READY, step=self._context.steps_done())
-
-
 class FiniteValues(Hook):
     """Ends a training whose loss or weights are not finite."""
 
@@ -177,8 +158,8 @@ class UserCallbacks(Hook):
         )
         #: Whether the chief measures the validation split after each epoch.
         self.validates = arguments.validate or self._callbacks.monitor_validation
-        if self._callbacks.monitored:
-            self._callbacks.check_monitored(metrics.names(), measured if self.validates else [])
+        self._callbacks.check_monitored(metrics.names(), measured if self.validates else [])
+        self._logs: dict[str, float] = {}
         self._variables = self._callbacks.variables(context.distribution.created())
         if context.is_chief and self._callbacks.given and context.replica.job.strategy != ALONE:
             compute_locally(context)
@@ -232,11 +213,13 @@ class UserCallbacks(Hook):
         # A replica that does not validate waits here for the one that does, and not in the next
         # step.
         if self._callbacks.given or self.validates:
-            self._call(state, lambda callbacks: callbacks.epoch_ends(state.epoch, state.metrics))
+            # Callbacks add to them, and get the last ones at the end of the training.
+            self._logs = dict(state.metrics)
+            self._call(state, lambda each: each.list.on_epoch_end(state.epoch, self._logs))
 
     def on_end(self, state: TrainState) -> None:
         if self._context.is_chief:
-            self._callbacks.end(state.metrics)
+            self._callbacks.list.on_train_end(self._logs or dict(state.metrics))
 
     def on_save(self, state: TrainState) -> None:
         if logs := self._callbacks.logs():

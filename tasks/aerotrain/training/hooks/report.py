@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from aerotrain.contract.errors import counted
+from aerotrain.contract.event_log import EventType
 from aerotrain.contract.layout import TENSORBOARD
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Progress, StepTime
@@ -16,7 +16,6 @@ from aerotrain.training.background.writers import CurveWriter, Interval
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.hooks import Hook, TrainState
-from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.step_runner import Spent
 
 #: The most executions of a replica whose mean is taken.
@@ -24,16 +23,26 @@ _EXECUTIONS = 20
 
 
 class StepTimes(Hook):
-    """Reports the time of the last steps of this replica, or of each worker of its coordinator."""
+    """Reports the time of the last steps of this replica, or of each worker of its coordinator.
+
+    After the first execution it reports that this replica trains: only then its start has ended,
+    by which the timeline and the goodput of a run have it.
+    """
 
     def __init__(self, context: TrainingContext) -> None:
         self._own = context.replica.name
         self._status = context.services.status_writer
+        self._note = context.services.event_writer.note
+        self._is_ready = False
         self._spent: dict[ReplicaName, deque[Spent]] = defaultdict(
             lambda: deque(maxlen=_EXECUTIONS)
         )
 
     def on_execution(self, state: TrainState) -> None:
+        if not self._is_ready:
+            self._is_ready = True
+            self._status.ready()
+            self._note(EventType.READY, step=state.step)
         spent = state.spent
         if spent is None:
             return
@@ -97,10 +106,8 @@ class Report(Hook):
 
     A line is printed after the first execution, which shows that TensorFlow has traced and
     compiled; then after 1, 2, 4 and 8 seconds, each ten seconds, and at the end. Each of the first
-    ten epochs has a line; then one each five seconds, with that of the best so far, whose weights
-    are saved, and the last. The curves of TensorBoard have a point for each second, and for each
-    epoch.
-    They contain the shares of ``step_times``.
+    ten epochs has a line; then one each five seconds, and the last. The curves of TensorBoard have
+    a point for each second, and for each epoch. They contain the shares of ``step_times``.
     """
 
     def __init__(
@@ -129,17 +136,8 @@ class Report(Hook):
         self._pace = Pace()
         self._epoch_line = Interval(_SECONDS_BETWEEN_EPOCHS, self._clock)
         self._epochs = 0
-        #: The lines of the best epoch so far and of the last one, if they were not printed.
-        self._best_epoch = self._last_epoch = ""
-        self._has_skipped = False
-        self._warn_of_large_batch()
-        self._context.services.at_failure.append(lambda: self._report_failure(state))
-
-    def _report_failure(self, state: TrainState) -> None:
-        """Add the step that was the last one to the curves, which are otherwise seconds behind."""
-        metrics = state.results(self._context.step.metrics) if state.sums is not None else {}
-        loss = {"loss": main_loss(metrics)} if metrics else {}
-        self._curves.add(state.step, loss, at_once=True)
+        #: The line of the last epoch, if it was not printed.
+        self._epoch = ""
 
     def on_execution(self, state: TrainState) -> None:
         schedule = self._context.schedule
@@ -179,46 +177,23 @@ class Report(Hook):
     def on_epoch_end(self, state: TrainState) -> None:
         schedule = self._context.schedule
         values = " ".join(f"{name}={value:.4f}" for name, value in state.metrics.items())
-        line = f"epoch {state.epoch + 1} of {schedule.epochs}: {values}"
-        self._last_epoch = line
-        if state.is_best:
-            self._best_epoch = line
+        self._epoch = f"epoch {state.epoch + 1} of {schedule.epochs}: {values}"
         self._epochs += 1
         if self._epochs <= _EPOCHS_WITH_LINES or self._epoch_line.due():
-            self._print_epochs()
-        elif not self._has_skipped:
-            self._has_skipped = True
-            print(
-                f"from here on, the log has an epoch each {_SECONDS_BETWEEN_EPOCHS:g} seconds, the "
-                "best and the last",
-                flush=True,
-            )
+            self._print_epoch()
         step = (state.epoch + 1) * schedule.steps_per_epoch
         self._events.write(step, {f"epoch/{name}": each for name, each in state.metrics.items()})
         self._curves.add_epoch(state.epoch, step, state.metrics)
 
     def on_end(self, state: TrainState) -> None:
-        self._print_epochs()
+        self._print_epoch()
         self._curves.publish()
 
-    def _print_epochs(self) -> None:
-        """Print the lines of the best epoch and of the last one that were not printed."""
-        for line in dict.fromkeys([self._best_epoch, self._last_epoch]):
-            if line:
-                print(line, flush=True)
-        self._best_epoch = self._last_epoch = ""
-
-    def _warn_of_large_batch(self) -> None:
-        schedule = self._context.schedule
-        if schedule.batch_size <= schedule.records:
-            return
-        taken = "records more than once" if schedule.full_batches else "all of them"
-        print(
-            f"warning: batch_size is {schedule.batch_size:,}, and the split {TRAIN_SPLIT!r} has "
-            f"{counted(schedule.records, 'record')}: each step takes {taken}, so an epoch is one "
-            "step",
-            flush=True,
-        )
+    def _print_epoch(self) -> None:
+        """Print the line of the last epoch, unless it is printed."""
+        if self._epoch:
+            print(self._epoch, flush=True)
+        self._epoch = ""
 
     def on_save(self, state: TrainState) -> None:
         self._events.flush()

@@ -145,11 +145,8 @@ def _evaluate(
         metrics = validation.measure(
             lambda model: restore_weights(model, checkpoint_store(store, name), folder)
         )
-    except MissingError:
-        print(f"the checkpoint of step {name.step} was dropped before its turn", flush=True)
-        return
-    except CorruptError as error:
-        # Dropped while it was fetched, or damaged: the training does not use it either.
+    except (MissingError, CorruptError) as error:
+        # Dropped before its turn, or damaged: the training does not use it either.
         print(f"the checkpoint of step {name.step} is not measured: {error}", flush=True)
         return
     finally:

@@ -309,21 +309,6 @@ def layers(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
-def graph_of(layer: Any) -> dict[Any, list[Any]] | None:
-    """The layers of a functional or sequential model, each with those whose outputs it takes.
-
-    None for any other layer, of which it is not known how the layers in it are connected.
-    https://github.com/keras-team/keras/blob/v3.15.1/keras/src/ops/function.py
-    """
-    functional = getattr(layer, "_functional", None) or layer  # a sequential model has one
-    if not isinstance(functional, Functional):
-        return None
-    graph: dict[Any, list[Any]] = {}
-    for node in (each for level in functional._nodes_by_depth.values() for each in level):
-        graph.setdefault(node.operation, []).extend(each.operation for each in node.parent_nodes)
-    return graph
-
-
 def seed_generators(model: Any) -> list[Any]:
     """The sources of random numbers of all layers of ``model``."""
     found = [each for layer in layers(model) for each in getattr(layer, "_seed_generators", ())]
@@ -342,18 +327,14 @@ def change_seeds(generator: Any, function: Callable[[tf.Tensor], tf.Tensor]) -> 
 def monitor_mode(model: keras.Model, monitor: str) -> str | None:
     """``min`` or ``max``, whichever is better of that metric of a built model; None if unknown.
 
+    It is found as callbacks find it, also under the names of outputs.
     https://github.com/keras-team/keras/blob/v3.15.1/keras/src/callbacks/monitor_callback.py
     """
-    callback = keras.callbacks.EarlyStopping(monitor)
-    callback.set_model(model)
-    try:
-        callback._set_monitor_op()
-    except ValueError:  # Keras looks for the metrics of outputs without the names of these
-        name = monitor.removeprefix("val_")
-        if name in (each.name for each in output_loss_metrics(model)):
-            return "min"
-        return mode_of(compiled_by_name(model).get(name))
-    return "min" if callback.monitor_op is keras.ops.less else "max"
+    name = monitor.removeprefix("val_")
+    if name in ("loss", *(each.name for each in output_loss_metrics(model))):
+        return "min"
+    compiled = {each.name: each for each in getattr(compiled_metrics(model), "metrics", ())}
+    return mode_of((compiled | compiled_by_name(model)).get(name))
 
 
 def mode_of(metric: keras.metrics.Metric | None) -> str | None:

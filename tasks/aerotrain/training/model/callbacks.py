@@ -15,7 +15,6 @@ out with a note.
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,29 +48,21 @@ _NOT_OWN = ("keras.", "aerotrain.")
 class BestWeights(keras.callbacks.EarlyStopping):  # type: ignore[misc]  # Keras has no types
     """Sets the weights of the best epoch when training ends, and never stops it.
 
-    ``name`` is that of a logged metric; ``min:name`` and ``max:name`` say what is best where Keras
-    does not know it.
-
-    ``logged`` are the names that training logs.
+    ``name`` is that of a metric, one of ``logged`` unless a callback adds it; ``min:name`` and
+    ``max:name`` say what is best where Keras does not know it.
 
     Raises:
         FinalError: Keras does not know it.
     """
 
     def __init__(self, name: str, model: keras.Model, logged: Sequence[str]) -> None:
-        mode, found, monitor = name.rpartition(":")
-        if not found:
-            mode = keras3.monitor_mode(model, monitor) or ""
-        if not mode and logged and monitor not in logged:
-            others = ", ".join(by_nearness(monitor, logged))
-            raise FinalError(
-                f"export_best is {name!r}, which is not logged{nearest(monitor, logged)}; what is: "
-                f"{others}. If a callback adds it, write max:{monitor} or min:{monitor}"
-            )
+        mode, _, monitor = name.rpartition(":")
+        mode = mode or keras3.monitor_mode(model, monitor) or ""
         if mode not in ("min", "max"):
             raise FinalError(
-                f"export_best is {name!r}, and Keras does not know whether more or less of it is "
-                f"better; write max:{monitor} or min:{monitor}"
+                f"export_best is {name!r}, of which Keras does not know whether more or less is "
+                f"better{nearest(monitor, logged)}; write max:{monitor} or min:{monitor} if a "
+                f"callback adds it, or one of {', '.join(logged) or 'the metrics'}"
             )
         super().__init__(monitor, patience=math.inf, mode=mode, restore_best_weights=True)
 
@@ -103,19 +94,17 @@ class Callbacks:
         steps: int | None = None,
     ) -> None:
         """Raises FinalError for an object that is no callback, or that this optimizer refuses."""
-        self.given, best = _checked(module, given)
+        self.given = _checked(module, given)
         for each in self.given:
             _check_optimizer(module, each, model)
-        if export_best := export_best or best:
+        if export_best:
             KERAS.check_callbacks(module)
             # Last, so that its weights are final, and that the others may add to the logs.
             self.given.append(BestWeights(export_best, model, logged))
         self._module = module
         self._model = model
         self._model.stop_training = False
-        #: The logs of the last epoch, to which callbacks add.
-        self._logs: dict[str, float] | None = None
-        #: Calls all of them; the epoch's end and the training's end have methods of their own.
+        #: Calls all of them.
         self.list = keras.callbacks.CallbackList(
             self.given, add_history=True, model=model, verbose=0, epochs=epochs, steps=steps
         )
@@ -123,13 +112,7 @@ class Callbacks:
     @property
     def monitor_validation(self) -> bool:
         """Whether a callback monitors a metric of the validation split."""
-        return any(name.startswith("val_") for name in self.monitored)
-
-    @property
-    def monitored(self) -> list[str]:
-        """The names of the monitored metrics."""
-        names = [getattr(each, "monitor", None) for each in self.given]
-        return [name for name in names if isinstance(name, str)]
+        return any(str(getattr(each, "monitor", "")).startswith("val_") for each in self.given)
 
     def check_monitored(self, logged: Sequence[str], measured: Sequence[str] | None) -> None:
         """Check that no callback monitors what is never logged, and so would never act.
@@ -207,22 +190,44 @@ class Callbacks:
 
         Returns whether a callback had ended the training before.
         """
-        with _resumed(self.given, state.get("callbacks", []), files):
-            self.list.on_train_begin()
+        kept = list(enumerate(zip(self.given, state.get("callbacks", []), strict=False)))
+        if [each["kind"] for each in state.get("callbacks", [])] != self._kinds and kept:
+            print("the callbacks are others than those of the checkpoint: they start over")
+            kept = []
+        for index, (each, _) in kept:
+            if log := files.get(f"{index}{_LOG}"):
+                each.append = True
+                Path(each.filename).write_bytes(log)
+        self.list.on_train_begin()  # resets callbacks, so the rest is restored after it
+        for index, (each, own) in kept:
+            if _keeps_own_state(each):
+                each.set_state(own["state"])
+            else:
+                for name in kind_of(each).state:
+                    setattr(each, name, own["state"][name])
+            if weights := files.get(f"{index}{_WEIGHTS}"):
+                with np.load(io.BytesIO(weights)) as arrays:
+                    each.best_weights = [arrays[name] for name in arrays.files]
         self._model.stop_training |= (stopped := bool(state.get("stopped")))
         return stopped
 
-    def epoch_ends(self, epoch: int, logs: Mapping[str, float]) -> None:
-        self._logs = dict(logs)
-        self.list.on_epoch_end(epoch, self._logs)
-
-    def end(self, logs: Mapping[str, float]) -> None:
-        self.list.on_train_end(dict(logs) if self._logs is None else self._logs)
+    @property
+    def _kinds(self) -> list[str]:
+        return [type(each).__name__ for each in self.given]
 
     def remember(self) -> tuple[dict[str, Any], Files]:
         """The state for a checkpoint: JSON, and files by name."""
-        callbacks, files = _states_of(self.given)
-        return {"callbacks": callbacks, "stopped": self.stop}, files
+        files: dict[str, bytes] = {}
+        for index, each in enumerate(self.given):
+            if isinstance(each, keras.callbacks.CSVLogger):
+                files[f"{index}{_LOG}"] = Path(each.filename).read_bytes()
+            if getattr(each, "best_weights", None) is not None:
+                content = io.BytesIO()
+                np.savez(content, *each.best_weights)
+                files[f"{index}{_WEIGHTS}"] = content.getvalue()
+        pairs = zip(self._kinds, self.given, strict=True)
+        states = [{"kind": kind, "state": _state_of(each)} for kind, each in pairs]
+        return {"callbacks": states, "stopped": self.stop}, files
 
     def logs(self) -> list[Path]:
         """The log files of Keras's callbacks in this machine's folder."""
@@ -245,32 +250,24 @@ def variables_of(model: keras.Model, *holders: Any, optimizers: bool = True) -> 
     return list({id(each): each for each in values if each.dtype != tf.string}.values())
 
 
-def _checked(module: str, given: Any) -> tuple[list[keras.callbacks.Callback], str | None]:
-    """The callbacks that are not redundant, and the ``export_best`` that stands for the others."""
+def _checked(module: str, given: Any) -> list[keras.callbacks.Callback]:
+    """The callbacks that are not redundant; a note names each that is."""
     callbacks: list[Any] = []
     for each in given if isinstance(given, list | tuple) else [given]:
         in_list = isinstance(each, keras.callbacks.CallbackList)
         callbacks += each.callbacks if in_list else [each]
     if callbacks:
         KERAS.check_callbacks(module)
-    kept, best = [], None
     for each in callbacks:
+        name = type(each).__name__
         if not isinstance(each, keras.callbacks.Callback):
             raise FinalError(
-                f"callbacks of {module!r} returned {type(each).__name__}; return a list of "
+                f"callbacks of {module!r} returned {name}; return a list of "
                 "keras.callbacks.Callback"
             )
-        instead = kind_of(each).instead
-        if not instead:
-            kept.append(each)
-            continue
-        if getattr(each, "save_best_only", False):
-            mode = getattr(each, "mode", "auto")
-            best = each.monitor if mode == "auto" else f"{mode}:{each.monitor}"
-            instead += f", and the best weights are exported, as with export_best={best}"
-        kind = type(each).__name__
-        print(f"{kind} of callbacks of {module!r} is left out: {instead}", flush=True)
-    return kept, best
+        if instead := kind_of(each).instead:
+            print(f"{name} of callbacks of {module!r} is left out: {instead}", flush=True)
+    return [each for each in callbacks if not kind_of(each).instead]
 
 
 def _check_optimizer(module: str, callback: Any, model: keras.Model) -> None:
@@ -304,47 +301,6 @@ def _is_own(callback: Any, hook: str) -> bool:
     return not getattr(getattr(callback, hook), "__module__", "").startswith(_NOT_OWN)
 
 
-def _states_of(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Files]:
-    """The state of each callback as JSON, and the parts of it that are files."""
-    files: dict[str, bytes] = {}
-    states = []
-    for index, each in enumerate(callbacks):
-        states.append({"kind": type(each).__name__, "state": _state_of(each)})
-        if isinstance(each, keras.callbacks.CSVLogger):
-            files[f"{index}{_LOG}"] = Path(each.filename).read_bytes()
-        if getattr(each, "best_weights", None) is not None:
-            content = io.BytesIO()
-            np.savez(content, *each.best_weights)
-            files[f"{index}{_WEIGHTS}"] = content.getvalue()
-    return states, files
-
-
-@contextmanager
-def _resumed(
-    callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]], files: Files
-) -> Iterator[None]:
-    """Restore the state of callbacks, which start in this scope."""
-    if [each["kind"] for each in states] != [type(each).__name__ for each in callbacks]:
-        if states:
-            print("the callbacks are others than those of the checkpoint: they start over")
-        yield
-        return
-    for index, each in enumerate(callbacks):
-        if isinstance(each, keras.callbacks.CSVLogger) and f"{index}{_LOG}" in files:
-            each.append = True
-            Path(each.filename).write_bytes(files[f"{index}{_LOG}"])
-    yield  # on_train_begin resets a callback, so the rest is restored after it
-    for index, (each, kept) in enumerate(zip(callbacks, states, strict=True)):
-        if _keeps_own_state(each):
-            each.set_state(kept["state"])
-        else:
-            for name in kind_of(each).state:
-                setattr(each, name, kept["state"][name])
-        if weights := files.get(f"{index}{_WEIGHTS}"):
-            with np.load(io.BytesIO(weights)) as arrays:
-                each.best_weights = [arrays[name] for name in arrays.files]
-
-
 def _keeps_own_state(callback: Any) -> bool:
     return hasattr(callback, "get_state") and hasattr(callback, "set_state")
 
@@ -357,9 +313,6 @@ def _state_of(callback: Any) -> Any:
         name: None if value is None else float(value) if name == "best" else int(value)
         for name, value in values.items()
     }
-
-
-EQUAL = "as under fit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,19 +330,15 @@ class CallbackKind:
     rate: bool = False
     note: str = ""
 
-    @property
-    def outcome(self) -> str:
-        """What becomes of the callback, for the table of the documentation."""
-        said = f"left out: {self.instead}" if self.instead else EQUAL
-        return f"{said}; {self.note}" if self.note else said
 
-
-_CHECKPOINTS = "checkpoints are in the store; see checkpoint_interval, keep"
+_CHECKPOINTS = CallbackKind(
+    instead="checkpoints are in the store; see checkpoint_interval, keep, export_best"
+)
 _SETTABLE = "refused if the learning rate is a schedule"
 
 KINDS: Mapping[str, CallbackKind] = {
     "BackupAndRestore": CallbackKind(
-        instead="a training resumes from its newest checkpoint by itself", assigns=False
+        instead="a training resumes from its newest checkpoint by itself"
     ),
     "CSVLogger": CallbackKind(assigns=False, note="its file is also in the store, under logs/"),
     "Callback": CallbackKind(note="an own callback; its variables reach all replicas"),
@@ -400,23 +349,17 @@ KINDS: Mapping[str, CallbackKind] = {
     "History": CallbackKind(assigns=False, note="it starts over after a restart"),
     "LambdaCallback": CallbackKind(),
     "LearningRateScheduler": CallbackKind(rate=True, note=_SETTABLE),
-    "ModelCheckpoint": CallbackKind(
-        instead=_CHECKPOINTS, assigns=False, note="save_best_only becomes export_best"
-    ),
-    "OrbaxCheckpoint": CallbackKind(
-        instead=_CHECKPOINTS, assigns=False, note="save_best_only becomes export_best"
-    ),
-    "ProgbarLogger": CallbackKind(instead="the log has the progress", assigns=False),
+    "ModelCheckpoint": _CHECKPOINTS,
+    "OrbaxCheckpoint": _CHECKPOINTS,
+    "ProgbarLogger": CallbackKind(instead="the log has the progress"),
     "ReduceLROnPlateau": CallbackKind(
         state=("wait", "cooldown_counter", "best"), rate=True, note=_SETTABLE
     ),
     "RemoteMonitor": CallbackKind(assigns=False),
     "SwapEMAWeights": CallbackKind(state=(keras3.SWAPPED,), note="refused without use_ema"),
-    "TensorBoard": CallbackKind(
-        instead="the event files are in the store, under tensorboard/", assigns=False
-    ),
+    "TensorBoard": CallbackKind(instead="the event files are in the store, under tensorboard/"),
     "TerminateOnNaN": CallbackKind(
-        instead="a training ends at the first loss that is no finite number", assigns=False
+        instead="a training ends at the first loss that is no finite number"
     ),
 }
 
@@ -432,4 +375,5 @@ def kind_of(callback: keras.callbacks.Callback) -> CallbackKind:
 def rows() -> Iterator[tuple[str, str, str]]:
     """Name, setting and outcome of each callback of Keras, for a table of the documentation."""
     for name, kind in KINDS.items():
-        yield name, "all strategies", kind.outcome
+        outcome = f"left out: {kind.instead}" if kind.instead else "as under fit"
+        yield name, "all strategies", "; ".join(filter(None, (outcome, kind.note)))

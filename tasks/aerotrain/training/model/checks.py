@@ -61,11 +61,8 @@ def check_unconditional(strategy: str, model: keras.Model) -> None:
             )
 
 
-def warn_of_metrics(model: keras.Model, batch: Any) -> None:
-    """Name metrics of a Keras 3 model that measure something else than they seem to, or nothing.
-
-    ``batch`` is the element spec of the batches.
-    """
+def warn_of_metrics(model: keras.Model) -> None:
+    """Name a Keras 3 model whose ``compute_metrics`` may return values that are not logged."""
     own = getattr(type(model), "compute_metrics", None)
     if isinstance(model, keras.Model) and own is not keras.Model.compute_metrics:
         print(
@@ -74,38 +71,6 @@ def warn_of_metrics(model: keras.Model, batch: Any) -> None:
             "get_metrics_result",
             flush=True,
         )
-    losses = keras3.losses(model) if isinstance(model, keras.Model) else []
-    metrics = keras3.compiled_by_name(model) if len(losses) == 1 else {}
-    if getattr(losses and losses[0], "from_logits", False):
-        for name, metric in metrics.items():
-            if instead := _for_logits(metric):
-                print(
-                    f"warning: the loss takes outputs for logits, and the metric {name!r} for "
-                    f"probabilities: compile the model with {instead}",
-                    flush=True,
-                )
-    _, label, _ = keras.utils.unpack_x_y_sample_weight(batch)
-    shape = getattr(model, "output_shape", None) if metrics else None
-    if isinstance(label, tf.TensorSpec) and (label.shape.rank, shape) == (1, (None, 1)):
-        for name in (name for name, each in metrics.items() if not keras3.is_of_keras(each)):
-            print(
-                f"warning: the metric {name!r} gets labels (n,) and outputs (n, 1), of which a "
-                "difference is (n, n): give the labels a last dimension in transform, or the "
-                "outputs none",
-                flush=True,
-            )
-
-
-def _for_logits(metric: Any) -> str:
-    """What to compile instead of a metric of probabilities; empty for any other metric."""
-    kind, config = type(metric).__name__, metric.get_config()
-    if isinstance(metric, keras.metrics.BinaryAccuracy) and config["threshold"] == 0.5:
-        return f"{kind}(threshold=0.0)"
-    if isinstance(metric, keras.metrics.Precision | keras.metrics.Recall):
-        return f"{kind}(thresholds=0.0)" if config["thresholds"] is None else ""
-    if isinstance(metric, keras.metrics.AUC) and not config["from_logits"]:
-        return f"{kind}(from_logits=True)"
-    return ""
 
 
 def check_validation(strategy: str, *, has_peers: bool) -> None:

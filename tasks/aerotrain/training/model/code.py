@@ -121,7 +121,7 @@ class UserCode:
         Raises:
             FinalError: there is no such module, or it has no ``build_model``.
         """
-        with KERAS.naming({}) as counts:
+        with KERAS.internals.counted_names({}) as counts:
             module = user_module(name, "to build the model with")
         # A module is imported only once, and the objects it created remain.
         made = _MADE.setdefault(module, counts)
@@ -159,15 +159,15 @@ class UserCode:
         Raises:
             FinalError: ``build_model`` fails, or returned something that this loop cannot train.
         """
-        with KERAS.dtype_policy(dtype_policy), KERAS.naming(self.made):
+        with KERAS.dtype_policy(dtype_policy), KERAS.internals.counted_names(self.made):
             with mistakes_explained(self.name, self.build_model):
                 model = self.reads.call(self.build_model, hparams)
-            if not KERAS.is_model(model):
+            if not isinstance(model, KERAS.module.Model):
                 raise FinalError(
                     f"build_model of {self.name!r} returned {type(model).__name__}; "
                     f"return a {KERAS.name}.Model{KERAS.hint(model)}"
                 )
-            if not KERAS.is_compiled(model):
+            if not KERAS.internals.is_compiled(model):
                 raise FinalError(
                     f"the model that build_model of {self.name!r} returned is not compiled; "
                     "call model.compile(optimizer=…, loss=…, metrics=[…]) before you return it"

@@ -16,7 +16,6 @@ from aerotrain.contract.errors import (
     FinalError,
     TemporaryError,
     message_of,
-    nearest,
 )
 from aerotrain.data.dataset import Dataset
 from aerotrain.training.input.batches import RecordFiles, every_record
@@ -30,16 +29,6 @@ if TYPE_CHECKING:
 
 #: What Keras and TensorFlow raise for arguments, names and shapes that do not fit.
 _KINDS = (ValueError, TypeError, tf.errors.InvalidArgumentError)
-
-#: Names of losses, optimizers and others that Keras does not know, and where it looks for them.
-_UNKNOWN = re.compile(r"Could not (?:interpret|locate) [\w ]+?(?: identifier:)? '?(\w+)'?")
-_KNOWN = {
-    "loss": keras.losses,
-    "optimizer": keras.optimizers,
-    "metric": keras.metrics,
-    "activation": keras.activations,
-    "initializer": keras.initializers,
-}
 
 _LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
 
@@ -73,7 +62,7 @@ def mistakes_explained(module: str, build_model: Any, batch: Any = None) -> Iter
 def explained(error: Exception, module: str, build_model: Any, batch: Any = None) -> FinalError:
     """The sentence for ``error``; see ``mistakes_explained``."""
     message = message_of(error)
-    place = place_of(error, build_model)
+    place = _place_of(error, build_model)
     if label := _LABEL.search(message):
         last = int(label[2]) - 1
         return FinalError(
@@ -81,10 +70,6 @@ def explained(error: Exception, module: str, build_model: Any, batch: Any = None
             f"{last}{place}; give it an output for each label, or correct the labels"
         )
     said = f"the model of {module!r} has a mistake{place}: {_sentence(message)}"
-    if unknown := _UNKNOWN.search(message):
-        fitting = [each for kind, each in _KNOWN.items() if kind in unknown[0]]
-        names = {name for each in fitting or _KNOWN.values() for name in dir(each)}
-        return FinalError(said + nearest(unknown[1], names | {name.lower() for name in names}))
     return FinalError(said + ("" if batch is None else f"; its batches are {_described(batch)}"))
 
 
@@ -96,7 +81,7 @@ def _sentence(message: str) -> str:
     return re.sub(r"\s+", " ", first).strip().rstrip(".")[:_LONGEST]
 
 
-def place_of(error: Exception, build_model: Any) -> str:
+def _place_of(error: Exception, build_model: Any) -> str:
     """Where the mistake is: the line that ``error`` came through, else the one that compiles."""
     code = getattr(inspect.unwrap(build_model), "__code__", None)
     if code is None:
@@ -116,18 +101,12 @@ def place_of(error: Exception, build_model: Any) -> str:
 
 def _described(batch: Any) -> str:
     """Shapes and dtypes of a batch: ``x float32 (None, 8, 8), y int64 (None,)``."""
+    shapes = tf.nest.map_structure(lambda each: f"{each.dtype.name} {tuple(each.shape)}", batch)
     parts = zip(
-        ("x", "y", "sample_weight"), keras.utils.unpack_x_y_sample_weight(batch), strict=True
+        ("x", "y", "sample_weight"), keras.utils.unpack_x_y_sample_weight(shapes), strict=True
     )
-    return ", ".join(f"{name} {_shapes(part)}" for name, part in parts if part is not None)
-
-
-def _shapes(part: Any) -> str:
-    if isinstance(part, dict):
-        return "{" + ", ".join(f"{name}: {_shapes(each)}" for name, each in part.items()) + "}"
-    if isinstance(part, tuple | list):
-        return "[" + ", ".join(map(_shapes, part)) + "]"
-    return f"{part.dtype.name} {tuple(part.shape)}"
+    said = [f"{name} {part}" for name, part in parts if part is not None]
+    return ", ".join(said).replace("'", "")
 
 
 #: Another process of the cluster ended, or the network between failed.
@@ -137,20 +116,20 @@ _OTHER_FAILED = (
     tf.errors.DeadlineExceededError,
     tf.errors.UnavailableError,
 )
-
-#: The same error on a mesh, whose errors do not keep the type of the first one.
+#: The same on a mesh, whose errors do not keep the type of the first one.
 _ABORTED = "Collective ops is aborted"
-
-#: What collectives say if one process computes with the others while these do something else.
-_MISMATCHED = re.compile(r"Collective instance \d+ expected .* but got")
 
 #: Errors of a reader whose shards' process, or dispatcher, has ended.
 _NO_INPUT = (NO_MORE, "Unknown iteration client id")
 
-#: An operation for which DTensor has no rule.
-_NOT_ON_MESH = re.compile(r"'tf\.(\w+)' op does not implement layout propagation")
+#: What collectives say if one process computes with the others while these do something else.
+_MISMATCHED = re.compile(r"Collective instance \d+ expected .* but got")
 
-#: A tensor that is on no mesh where one on a mesh is expected.
+#: TensorFlow's file system has no error type for a full disk.
+_FULL_DISK = ("No space left on device", "File too large", "Disk quota exceeded")
+
+#: An operation for which DTensor has no rule; a tensor that is on no mesh where one is expected.
+_NOT_ON_MESH = re.compile(r"'tf\.(\w+)' op does not implement layout propagation")
 _OFF_MESH = "was expecting a DTensor"
 
 #: What TensorFlow puts before the message of an operation: the function that it was in, and the
@@ -159,9 +138,6 @@ _CALLERS = re.compile(
     r"\{\{function_node [^}]*\}\}\s*"
     r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: "
 )
-
-#: TensorFlow's file system has no error type for a full disk.
-_FULL_DISK = ("No space left on device", "File too large", "Disk quota exceeded")
 
 
 @contextmanager
@@ -180,33 +156,14 @@ def errors_translated(
         with lost_processes_explained():
             yield
     except tf.errors.OpError as error:
-        if _MISMATCHED.search(str(error.message)):
-            raise FinalError(
-                f"the processes of this job compute different things ({_first_line(error)}); let "
-                f"no callback of {code.name!r} compute over all replicas, for only the chief calls "
-                "it, and let each process build the same model"
-            ) from error
-        if any(words in str(error.message) for words in _FULL_DISK):
+        message = str(error.message)
+        if any(words in message for words in _FULL_DISK):
             raise TemporaryError(
                 f"the disk that holds {scratch} is full ({_first_line(error)}); free some of it, "
                 "or use another"
             ) from error
-        if operation := _NOT_ON_MESH.search(str(error.message)):
-            raise FinalError(
-                f"the model of {code.name!r} needs {operation[1]}, an operation that 'dtensor' "
-                "cannot compute; replace the layer that uses it, or choose 'mirrored' or "
-                "'multi_worker_mirrored'"
-            ) from error
-        if _OFF_MESH in str(error.message):
-            raise FinalError(
-                f"{code.name!r} uses a tensor outside of the mesh of 'dtensor', or one of the mesh "
-                f"outside of the step{place_of(error, code.build_model)}; create a "
-                "tf.constant in the function that uses it, let a callback call predict of the "
-                "model, which is computed by a copy, or choose another strategy"
-            ) from error
-        _, found, rest = str(error.message).partition(TOO_MANY)
-        if found:
-            raise FinalError(found + rest.partition("\n")[0]) from error
+        if reason := _of_strategy(error, code):
+            raise FinalError(reason) from error
         _blame_record(code, dataset, url, split, scratch)
         if isinstance(error, tf.errors.InvalidArgumentError):
             raise explained(error, code.name, code.build_model) from error
@@ -223,7 +180,10 @@ def lost_processes_explained() -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        if not _is_of_another_process(error):
+        message = str(error.message)
+        lost = isinstance(error, _OTHER_FAILED) or any(words in message for words in _NO_INPUT)
+        aborted = isinstance(error, tf.errors.InternalError) and _ABORTED in message
+        if not (lost or aborted) or _MISMATCHED.search(message):
             raise
         raise TemporaryError(
             f"another process of this job was lost ({_first_line(error)}); see its own log, "
@@ -231,14 +191,32 @@ def lost_processes_explained() -> Iterator[None]:
         ) from error
 
 
-def _is_of_another_process(error: tf.errors.OpError) -> bool:
+def _of_strategy(error: tf.errors.OpError, code: "UserCode") -> str:
+    """What the model does that its strategy cannot; empty for another error."""
     message = str(error.message)
+    _, too_many, rest = message.partition(TOO_MANY)
+    if too_many:
+        return too_many + rest.partition("\n")[0]
     if _MISMATCHED.search(message):
-        return False
-    aborted = isinstance(error, tf.errors.InternalError) and _ABORTED in message
-    return (
-        aborted or isinstance(error, _OTHER_FAILED) or any(words in message for words in _NO_INPUT)
-    )
+        return (
+            f"the processes of this job compute different things ({_first_line(error)}); let no "
+            f"callback of {code.name!r} compute over all replicas, for only the chief calls it, "
+            "and let each process build the same model"
+        )
+    if operation := _NOT_ON_MESH.search(message):
+        return (
+            f"the model of {code.name!r} needs {operation[1]}, an operation that 'dtensor' cannot "
+            "compute; replace the layer that uses it, or choose 'mirrored' or "
+            "'multi_worker_mirrored'"
+        )
+    if _OFF_MESH in message:
+        return (
+            f"{code.name!r} uses a tensor outside of the mesh of 'dtensor', or one of the mesh "
+            f"outside of the step{_place_of(error, code.build_model)}; create a tf.constant in the "
+            "function that uses it, let a callback call predict of the model, or choose another "
+            "strategy"
+        )
+    return ""
 
 
 def _blame_record(code: "UserCode", dataset: Dataset, url: str, split: str, scratch: Path) -> None:

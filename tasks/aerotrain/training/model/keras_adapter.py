@@ -5,7 +5,7 @@ All differences between the two are in ``KERAS``; the loop is the same.
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,6 @@ from aerotrain.training.steps.step import TrainStep
 #: The variable by which TensorFlow chooses, and its values that select tf_keras.
 VARIABLE = "TF_USE_LEGACY_KERAS"
 _TRUE = ("1", "true", "True")
-
-#: How many objects of each name a process has created.
-Names = Mapping[str, int]
 
 
 class KerasAdapter:
@@ -54,22 +51,6 @@ class KerasAdapter:
             yield
         finally:
             self.module.mixed_precision.set_global_policy(before)
-
-    def naming(self, made: Names) -> AbstractContextManager[dict[str, int]]:
-        """A context in which default names are counted as if only ``made`` had been created.
-
-        It yields these counts, and keeps them up to date.
-        """
-        counted: AbstractContextManager[dict[str, int]] = self.internals.counted_names(made)
-        return counted
-
-    def is_model(self, value: Any) -> bool:
-        """Whether ``value`` is a model of this Keras."""
-        return isinstance(value, self.module.Model)
-
-    def is_compiled(self, model: Any) -> bool:
-        """Whether the model has an optimizer and losses."""
-        return bool(self.internals.is_compiled(model))
 
     def complete(self, model: Any, batch: Any, module: str) -> None:
         """Create every variable of the model that ``build_model`` of ``module`` returned.
