@@ -6,9 +6,9 @@ records show the lengths of lists, and which integers are missing.
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +27,7 @@ Counts = dict[str, Counter[Feature | None]]
 class TableSource(FileSource):
     """Files with typed columns, to which Hive partitions are added."""
 
-    options = COLUMN_OPTIONS | {"nulls"}
+    options: ClassVar[Set[str]] = COLUMN_OPTIONS | {"nulls"}
 
     @abstractmethod
     def sampled(self) -> tuple[Sequence[Mapping[str, Any]], bool]:

@@ -117,7 +117,7 @@ class ExampleSource(FileSource):
             if found != feature:
                 why = f"its feature {name!r} is {found or 'missing'}, not {feature}"
                 if found and found.dtype == feature.dtype:
-                    why += f"; {to_pad(name, max(len(values), *feature.shape, 1))}"
+                    why += f"; {to_pad(name, max(len(values or ()), *feature.shape, 1))}"
                 raise RecordError(why)
         try:
             self.declared.check_others("it", list(features), schema)
