@@ -21,7 +21,7 @@ _WHOLE = 600
 _STEPS = 4
 
 #: NumPy's units of time, by the units in which dates are stored, and these as parts of a day.
-_TIMES = {"days": "D", "microseconds": "us"}
+_TIMES: Mapping[str, Any] = {"days": "D", "microseconds": "us"}
 _OF_A_DAY = {"days": 1, "microseconds": 86_400 * 10**6}
 
 Floats = NDArray[np.float64]
@@ -124,7 +124,7 @@ def _round_numbers(axis: Axis) -> tuple[Floats, list[str]]:
     if axis.bins != BINS:  # the bins of a few integers
         step = max(1.0, step)
     first, last = math.ceil(axis.least / step), math.floor(axis.greatest / step)
-    values = np.arange(first, last + 1) * step
+    values: Floats = np.multiply(np.arange(first, last + 1), step, dtype=np.float64)
     return values, [text_of(value) for value in values.tolist()]
 
 
