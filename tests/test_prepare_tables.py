@@ -258,7 +258,7 @@ def test_gaps_that_the_sample_lacks_are_in_the_footers_or_rejected_with_advice(
     folder.mkdir()
     texts = ["" if each is None else str(each) for each in (*first, *then)]
     (folder / "x.csv").write_text("n,m\n" + "".join(f"{each},{each}\n" for each in texts))
-    with pytest.raises(FinalError, match=r"'n' is missing.*declare it float32 .* in 'types'"):
+    with pytest.raises(FinalError, match=r"is missing.*declare it float32 .* in 'types'"):
         prepared(tmp_path, source(folder, kind))
 
 
