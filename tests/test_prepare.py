@@ -399,7 +399,7 @@ def test_an_unusable_data_set_is_not_finalized(
     ("arguments", "words"),
     [
         ({"source": {"kind": "pyhton"}}, "did you mean 'python'"),
-        ({"source": {"kind": "python"}}, "needs 'module'; it has nothing"),
+        ({"source": {"kind": "python"}}, "needs 'module'"),
         ({"source": {"kind": "python", "module": "nowhere"}}, "there is no module 'nowhere'"),
         ({"source": {"kind": "python", "module": "json"}}, "no function list_parts"),
         ({"splits": {"../x": 1.0}}, "cannot be part of a file's name"),

@@ -259,7 +259,7 @@ def test_gaps_in_a_later_file_are_seen_or_rejected_with_advice_for_all_columns(
     folder.mkdir()
     texts = ["" if each is None else str(each) for each in (*first, *then)]
     (folder / "x.csv").write_text("n,m\n" + "".join(f"{each},{each}\n" for each in texts))
-    with pytest.raises(FinalError, match=r"'n' is missing.*declare it float32 .* in 'types'"):
+    with pytest.raises(FinalError, match=r"'m' is missing, .*declare it float32 or float64"):
         prepared(tmp_path, source(folder, kind))
 
 

@@ -55,9 +55,9 @@ def run(replica: Replica) -> str:
         print(f"already finalized: {store.url}")
         return store.url
     partitions, rejections = written_partitions(store, plan)
-    dataset = _merged(plan, partitions)
     with_keys = {n: each.records for n, each in enumerate(partitions) if KEYS in each.files}
-    check_unique(store, plan, with_keys, replica.scratch)
+    check_unique(store, plan, with_keys, replica.scratch)  # equal keys may leave a split empty
+    dataset = _merged(plan, partitions)
     if warnings := list(_rounding(partitions, dataset.schema)):
         print(as_text("warning: values are rounded:", warnings))
     plan = replace(plan, inferred=[*plan.inferred, *warnings])
