@@ -511,10 +511,9 @@ def outcomes(settings: Sequence[str], quick: bool = False) -> Iterator[Cell]:
         fitted = by_fit(table)
         for setting in settings:
             strategy, accumulate = SETTINGS[setting]
-            # Other models are cut alike.
+            # Other models are cut alike; where one device cuts them, the losses show it.
             skipped = "" if has_custom_step(fitted.model) else "central_storage"
-            # In the quick part, losses show it.
-            if quick and (strategy == skipped or (table.kind != "loss" and accumulate > 1)):
+            if quick and (strategy == skipped or (table.kind == "model" and accumulate > 1)):
                 continue
             yield from _of_setting(table, fitted, setting, distributions[strategy])
         by_records = has_metrics_of_records(fitted.model)
