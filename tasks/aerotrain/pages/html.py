@@ -80,9 +80,6 @@ img { width: 48px; height: 48px; object-fit: contain; image-rendering: pixelated
                           overflow-wrap: anywhere; }
 .figures :is(td, th):first-child, .matrix th:first-child {
   position: sticky; left: 0; background: var(--ground); }
-.worst td, .worst th { text-align: left; }
-.worst td bdi { display: inline-block; width: max-content; max-width: 16rem;
-                overflow-wrap: anywhere; }
 details { margin: .3rem 0 0; font-size: 13px; }
 .pictures { display: flex; flex-wrap: wrap; gap: 1.5rem 2.5rem; align-items: start; }
 .pictures > div { max-width: 100%; } .pictures h3 { font-size: .95rem; margin: .5rem 0 .25rem; }

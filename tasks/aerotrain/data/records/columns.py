@@ -73,16 +73,6 @@ class Column:
 Columns = Mapping[str, Column]
 
 
-def concatenated(columns: Sequence[Column]) -> Column:
-    """The same feature of the records of all columns, without a copy of a single one."""
-    first, *others = columns
-    if not others:
-        return first
-    values = [each.values for each in columns]
-    joined = pa.concat_arrays(values) if first.is_text else np.concatenate(values)
-    return Column(first.feature, joined)
-
-
 @cache  # NumPy is slow to build the name of a dtype
 def _exact_dtype(dtype: np.dtype[Any]) -> str | None:
     """The smallest dtype of a feature that holds each value of ``dtype``; None if there is none."""
