@@ -70,6 +70,14 @@ def test_the_job_succeeds_with_its_chief_and_passes_every_line_on(
     assert len(lines) == len(set(lines))
 
 
+def test_lines_of_a_replica_and_its_children_do_not_mix(
+    launcher: Launcher[Any], tmp_path: Path
+) -> None:
+    handle = launcher.start(launcher.plan(job(tmp_path, chief="print_with_a_child"), "try-1"))
+    _, lines = _to_the_end(launcher, handle)
+    assert lines.count("[chief] a whole line") == 4000
+
+
 @pytest.mark.parametrize(
     ("role", "does", "state", "reason"),
     [

@@ -346,13 +346,16 @@ class _LossyStream(io.FileIO):
 
 
 def ignore_full_disk() -> None:
-    """Make printing raise no error on a full disk, which may hold the log."""
+    """Make printing raise no error on a full disk, which may hold the log.
+
+    A line is one write with its end: the replica's own children write to the same log.
+    """
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
             _LossyStream(stream.fileno(), "w", closefd=False),
             encoding="utf-8",
             errors="backslashreplace",
-            write_through=True,
+            line_buffering=True,
         )
         for stream in (sys.stdout, sys.stderr)
     )

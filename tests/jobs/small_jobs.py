@@ -129,6 +129,16 @@ def serve_everywhere(replica: Replica) -> None:
     time.sleep(600)
 
 
+def print_with_a_child(replica: Replica) -> None:
+    """Print many lines at once with a child, and end."""
+    child = os.fork()
+    for _ in range(2000):
+        print("a whole line")
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
 def tell_all(replica: Replica) -> dict[str, Any]:
     """Report what a replica finds at its start, to be compared with other replicas."""
     import numpy as np
