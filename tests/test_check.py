@@ -132,6 +132,37 @@ def test_a_format_without_an_operation_of_the_model_is_refused_before_its_traini
         check(model="text", prepare=prepare, exports=exports)
 
 
+def fractions(features):
+    return scaled(features)[0], tf.cast(features["label"], tf.float32) + 0.25
+
+
+def weighted(features):
+    return *scaled(features), tf.ones(tf.shape(features["label"]))
+
+
+@pytest.mark.parametrize(
+    ("transform", "loss", "message"),
+    [
+        (scaled, "sparse_categorical_crossentropy", r"^class_weight names the class 12,.*0 to 9"),
+        (
+            lambda each: (scaled(each)[0], tf.one_hot(each["label"], 10)),
+            "categorical_crossentropy",
+            "^class_weight names the class 12,.*0 to 9",
+        ),
+        (fractions, "mse", r"^class_weight needs labels that are classes, .* \d.25; leave it out"),
+        (weighted, "sparse_categorical_crossentropy", "^the transform returns weights of examples"),
+    ],
+)
+def test_weights_of_classes_that_a_training_does_not_have_are_refused(
+    check, transform, loss, message
+):
+    model = module(
+        build_model=lambda _: compiled(keras.layers.Dense(10), loss=loss), transform=transform
+    )
+    with pytest.raises(FinalError, match=message):
+        check(model=model, class_weight={"12": 2.0})
+
+
 def test_a_transform_that_looks_up_a_missing_column_is_told_which_there_are(check):
     def transform(features):
         return features["images"], features["label"]

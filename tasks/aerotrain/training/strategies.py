@@ -30,6 +30,7 @@ from aerotrain.training.model.checks import (
     check_fixed_batch,
     warn_of_metrics,
 )
+from aerotrain.training.model.code import check_classes
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model.whole_batches import check_sharing, warn_of_layer_state
 from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
@@ -90,6 +91,8 @@ def create_model(
         )
         step = engine.step(model, counter, pipeline.spec)
         warn_of_metrics(model)
+    if arguments.class_weight and (batch := pipeline.sample()) is not None:
+        check_classes(arguments.class_weight, model, batch)
     return model, counter, step
 
 

@@ -137,12 +137,14 @@ def batch_spec(schema: Schema, transform: Transform) -> Any:
     """The shapes and dtypes of a model's batches, without reading any.
 
     Raises:
-        FinalError: the transform looks up a column that does not exist.
+        FinalError: the transform looks up a column that does not exist, or raises this itself.
     """
     try:
         with tf.device("CPU:0"):
             record = {name: tf.zeros(each.shape, each.dtype) for name, each in schema.items()}
             return tf.data.Dataset.from_tensors(record).batch(1).map(transform).element_spec
+    except FinalError as error:  # AutoGraph has put the lines of its code before the message
+        raise FinalError(str(error).rpartition("FinalError: ")[2].strip()) from error
     except KeyError as error:
         found = _KEY.search(str(error.args[0]))
         name = found[1] if found else str(error.args[0])

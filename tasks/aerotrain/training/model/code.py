@@ -235,12 +235,38 @@ def _weighted(transform: Transform, class_weight: Mapping[str, float]) -> Transf
                 f"class_weight needs one label for each example, and the transform returns "
                 f"{type(y).__name__}; return sample weights from the transform instead"
             )
-        if y.shape.rank > 1 and y.shape[-1] != 1:  # one-hot rows
-            labels = tf.argmax(y, axis=-1)
-        else:
-            numbers = tf.reshape(y, [-1])
-            labels = tf.cast(numbers if y.dtype.is_integer else tf.round(numbers), tf.int64)
+        labels = _classes(y)
         known = tf.logical_and(labels >= 0, labels < len(table))
         return x, y, tf.where(known, tf.gather(table, tf.where(known, labels, 0)), 1.0)
 
     return with_weights
+
+
+def _classes(y: tf.Tensor) -> tf.Tensor:
+    """The class of each example: the label, or the index of the one in a one-hot label."""
+    if y.shape.rank > 1 and y.shape[-1] != 1:
+        return tf.argmax(y, axis=-1)
+    numbers = tf.reshape(y, [-1])
+    return tf.cast(numbers if y.dtype.is_integer else tf.round(numbers), tf.int64)
+
+
+def check_classes(class_weight: Mapping[str, float], model: Any, batch: Any) -> None:
+    """Check that the labels of ``batch`` are classes, and that the model has those of the weights.
+
+    Raises:
+        FinalError: a label is no whole number, or the model has no output for a class.
+    """
+    y = batch[1]
+    if y.dtype.is_floating and (fractions := y[y != tf.round(y)].numpy()).size:
+        raise FinalError(
+            f"class_weight needs labels that are classes, and one of the first is "
+            f"{fractions[0]:g}; leave it out, or return sample weights from the transform instead"
+        )
+    shapes = (y.shape, getattr(model, "output_shape", None) or ())  # a subclass may have none
+    classes = next((shape[-1] for shape in shapes if len(shape) > 1 and shape[-1] != 1), None)
+    unknown = [each for each in class_weight if classes is not None and int(each) >= classes]
+    if unknown:
+        raise FinalError(
+            f"class_weight names the class {unknown[0]}, and the model has the classes 0 to "
+            f"{classes - 1}; correct the number"
+        )
