@@ -75,6 +75,11 @@ def test_a_version_that_is_not_complete_is_not_promoted(versions, version):
     assert alias_of(versions) is None
 
 
+def test_the_folder_of_a_pipeline_in_place_of_its_versions_gets_a_hint(pipeline):
+    with pytest.raises(FinalError, match=r"no complete version 1; is there one below .*/serving\?"):
+        promote(pipeline, 1, by="ann")
+
+
 def test_a_rollback_without_a_promotion_or_to_a_deleted_version_is_refused(versions):
     with pytest.raises(FinalError, match="serves its newest version: none was promoted"):
         rollback(versions, by="ann")

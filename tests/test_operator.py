@@ -98,6 +98,10 @@ def test_what_a_result_depends_on_is_in_its_key(monkeypatch: pytest.MonkeyPatch)
     settings = Settings.read()
     assert key_of(replace(job, run="other", name="other"), settings) == key_of(job, settings)
     assert len({key_of(each, settings) for each in (job, *others)}) == 7
+    training = replace(
+        job, module="aerotrain.training.train", arguments={"keep": 2, "store_timeout": 9}
+    )
+    assert key_of(training, settings) == key_of(replace(training, arguments={}), settings)
     monkeypatch.setenv("AIRFLOW__AEROTRAIN__PYTHON", "/other/python")
     assert key_of(job, Settings.read()) != key_of(job, settings)
 

@@ -382,6 +382,8 @@ def test_the_command_lists_and_removes_only_where_that_is_asked(
     assert "error: keep_versions must be a whole number" in said("--keep-versions", "0")
     assert "removed: 4 of" in said("--delete")
     assert "together 0 of 0 bytes" in said()
+    words[1] = f"{pipelines.store.url}/flats"
+    assert "/flats has nothing of a pipeline; give the folder of pipelines" in said()
 
 
 @pytest.mark.process

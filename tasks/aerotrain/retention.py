@@ -392,6 +392,11 @@ def run(given: Namespace) -> None:
     )
     store = open_store(given.store)
     plan = make_plan(store, policy, time.time(), given.pipeline)
+    if not (plan.going or plan.kept):
+        raise FinalError(
+            f"{store.url} has nothing of a pipeline; give the folder of pipelines, such as "
+            "s3://bucket, and name one by --pipeline"
+        )
     print(plan.to_text(with_kept=given.kept))
     if not given.delete:
         print("nothing is removed; --delete removes what is listed")

@@ -2,8 +2,8 @@
 
 ``reuse/<key>.json`` in a pipeline's store says what a job has returned. The key is a hash of all
 that the result depends on: the data set, whose URL has a fingerprint, the user's code, the module
-and its arguments, the strategy, the replicas, and the image or the packages; and the served
-version, where the job reads it. A record is written once its task has succeeded.
+and its arguments but those of recovery, the strategy, the replicas, and the image or the packages;
+and the served version, where the job reads it. A record is written once its task has succeeded.
 """
 
 import hashlib
@@ -27,7 +27,8 @@ from aerotrain.contract.layout import (
     VERSIONS,
     reuse_key,
 )
-from aerotrain.contract.steps import arguments_of
+from aerotrain.contract.options import Section, options_of
+from aerotrain.contract.steps import ARGUMENTS, arguments_of
 from aerotrain.serving.alias import served_number
 from aerotrain.store import MANIFEST, MissingError, Store
 from aerotrain_airflow.operators.credentials import store_of
@@ -43,7 +44,7 @@ def key_of(job: Job, settings: Settings) -> str:
     described = {
         "module": job.module,
         "strategy": job.strategy,
-        "arguments": job.arguments,
+        "arguments": _determining(job),
         "code": job.code,
         "image": job.made_from.get("image"),
         "packages": _packages(settings),
@@ -54,6 +55,14 @@ def key_of(job: Job, settings: Settings) -> str:
         ],
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def _determining(job: Job) -> dict[str, Any]:
+    """The arguments on which the result depends; a checkpoint more or less changes none."""
+    owner = ARGUMENTS.get(job.module)
+    options = options_of(owner) if owner else {}
+    recovery = {name for name, e in options.items() if e.option.section is Section.RECOVERY}
+    return {name: value for name, value in job.arguments.items() if name not in recovery}
 
 
 def _packages(settings: Settings) -> list[Any] | None:

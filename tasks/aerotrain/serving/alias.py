@@ -225,7 +225,12 @@ def _announce(store: Store, version: int) -> None:
 def _check_complete(store: Store, version: int) -> None:
     if not store.exists(f"{version}/{MANIFEST}"):
         newest = newest_version(store)
-        raise FinalError(f"{store.url} has no complete version {version}; its newest is {newest}")
+        instead = (
+            f"is there one below {store.url}/{VERSIONS}?"
+            if newest is None
+            else f"its newest is {newest}"
+        )
+        raise FinalError(f"{store.url} has no complete version {version}; {instead}")
 
 
 def _change(

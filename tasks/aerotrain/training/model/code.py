@@ -262,11 +262,12 @@ def check_classes(class_weight: Mapping[str, float], model: Any, batch: Any) -> 
             f"class_weight needs labels that are classes, and one of the first is "
             f"{fractions[0]:g}; leave it out, or return sample weights from the transform instead"
         )
-    shapes = (y.shape, getattr(model, "output_shape", None) or ())  # a subclass may have none
-    classes = next((shape[-1] for shape in shapes if len(shape) > 1 and shape[-1] != 1), None)
-    unknown = [each for each in class_weight if classes is not None and int(each) >= classes]
+    shapes: list[Any] = [tuple(y.shape), getattr(model, "output_shape", None)]  # not of a subclass
+    wide = [each for each in shapes if isinstance(each, tuple) and len(each) > 1]
+    counts = [each[-1] for each in wide if each[-1] not in (None, 1)]
+    unknown = [each for each in class_weight if counts and int(each) >= counts[0]]
     if unknown:
         raise FinalError(
             f"class_weight names the class {unknown[0]}, and the model has the classes 0 to "
-            f"{classes - 1}; correct the number"
+            f"{counts[0] - 1}; correct the number"
         )
