@@ -296,6 +296,17 @@ def test_a_missing_label_is_said_and_one_that_is_named_stops_the_first_task(
             {"day": 4, "price": 1.5, "label": 1},
         ),
         (
+            "x.csv",
+            "miete|flaeche\n1.220,50 €|1 000.5\n-|2 000\n".encode(),
+            {
+                "delimiter": "|",
+                "nulls": ["-"],
+                "types": {"miete": "float32 1.234,56", "flaeche": "float64 1 234.56"},
+            },
+            {"miete": "float32", "flaeche": "float64"},
+            {"miete": 1220.5, "flaeche": 2000.0},
+        ),
+        (
             "x.jsonl",
             b'{"t": "1970-01-01T00:00:01Z", "d": "1970-01-02", "n": 7, "u": "n/a"}\n'
             b'{"t": "1970-01-01T00:00:02", "d": "1970-01-02", "n": 8, "u": "b"}\n',
@@ -369,6 +380,17 @@ def test_a_word_that_is_no_class_is_rejected(tmp_path: Path) -> None:
     url = prepared(tmp_path, files, {"max_rejected": 1}, **types)
     assert load_dataset(url).splits["all"].classes == {0: 1, 1: 1}
     assert load_statistics(url)["label"]["names"] == ["cat", "dog"]
+
+
+def test_a_text_that_is_no_number_of_the_declared_form_is_rejected(tmp_path: Path) -> None:
+    files = {"x.csv": b"n;preis\n1;1.220,5\n2;1,220.5\n3;7 %\n"}
+    form = {"delimiter": ";", "types": {"preis": "float32 1.234,56"}}
+    with pytest.raises(FinalError, match=r"at line 3: .*'1,220.5' is no number as 1.234,56"):
+        prepared(tmp_path, files, **form)
+    url = prepared(tmp_path, files, {"max_rejected": 1}, **form)
+    assert sorted(column(url, "preis")) == [7.0, 1220.5]
+    with pytest.raises(SpecError, match=r"cannot be of type 'float32 1.23'.*one of '1234.56', "):
+        prepared(tmp_path, files, delimiter=";", types={"preis": "float32 1.23"})
 
 
 def test_classes_keep_their_names_where_their_column_is_renamed_or_left_out(tmp_path: Path) -> None:

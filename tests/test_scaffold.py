@@ -173,6 +173,37 @@ def test_a_few_words_among_dates_mean_a_missing_date_unless_they_are_classes(
     assert "max_rejected" not in dag
 
 
+def test_numbers_as_people_write_them_are_numbers_of_the_data_set(new: Any, tmp_path: Path) -> None:
+    rows = [
+        {
+            "price": f"{number}.220,73 €",
+            "dollars": f"${number},000.50",
+            "share": f"{number} %",
+            "swiss": f"{number}'500.25",
+            "spaced": f"{number}\N{NARROW NO-BREAK SPACE}000",
+            "one word": "sold" if number == 7 else f"{number}.5",
+            "postcode": f"{number % 9:05d}",
+            "phone": f"0{number}-5544{number}",
+            "rent": f"1.{number:03d},5",
+        }
+        for number in range(1, 61)
+    ]
+    said = new("prices", written(tmp_path / "x.csv", rows, ";"), "--label", "rent")
+    assert {name: what.partition(":")[0] for name, what in said.items()} == {
+        **dict.fromkeys(("price", "dollars", "share", "swiss", "spaced", "one word"), "number"),
+        "postcode": "category",
+        "phone": "key of the records",
+        "rent": "the label, a number of mean 1,031",
+        "(all)": "60 records",
+    }
+    assert said["price"] == ("number: 60 values from 1,220.73 to 60,220.7, written as 1.234,56")
+    assert said["one word"].endswith("1 missing, among them 'sold'")
+    dag = (tmp_path / "dags" / "prices.py").read_text()
+    for name, form in (("price", "1.234,56"), ("swiss", "1'234.56"), ("rent", "1.234,56")):
+        assert f'"{name}": "float32 {form}"' in dag
+    assert '"nulls": ["sold"]' in dag
+
+
 def test_words_for_missing_numbers_and_an_unnamed_index_are_found() -> None:
     assert csv_options(b",price,name\n0,1.5,a\n1,-,b\n2,?,-\n3,4,c\n") == {
         "nulls": ["-", "?"],

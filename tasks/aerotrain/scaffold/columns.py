@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from aerotrain.data.records.columns import is_text_type
 from aerotrain.data.sources.declared import TYPES, moments_of
+from aerotrain.data.sources.numbers import FORMS, plain_of
 
 #: The most words of a category that are typical, and the least records of each.
 _CATEGORY_WORDS, _CATEGORY_RECORDS = 50, 2
@@ -43,8 +44,9 @@ _TIME_TYPES = (
     *(f"{kind} {form}{clock}" for form, (clock, kind) in product(_DATE_FORMATS, _CLOCKS.items())),
 )
 
-#: The share of dates from which the words between them mean missing values, and the most of these.
-_MANY_DATES, _MOST_WORDS = 0.95, 20
+#: The share of dates or numbers from which the words between them mean missing values, the most of
+#: these, and the fewest different texts of which numbers are found.
+_MANY, _MOST_WORDS, _LEAST_NUMBERS = 0.95, 20, 3
 
 #: The share of dates that is worth a note.
 _SOME_DATES = 0.5
@@ -66,10 +68,13 @@ class SampledColumn:
 
     name: str
     values: pa.ChunkedArray
+    #: Of numbers that the source has as texts: their form, and the words for a missing one.
+    form: str = ""
+    words: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, values: pa.ChunkedArray) -> "SampledColumn":
-        """The column with texts instead of bytes, and nulls for NaN and no text."""
+        """The column with texts instead of bytes, nulls for NaN and no text, and numbers."""
         if pa.types.is_floating(values.type):
             values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
         if is_text_type(values.type):
@@ -78,7 +83,26 @@ class SampledColumn:
             except pa.ArrowInvalid:  # bytes that are no text
                 return cls(name, values)
             values = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+            column = cls(name, values)
+            return column.as_numbers() or column
         return cls(name, values)
+
+    def as_numbers(self) -> "SampledColumn | None":
+        """The numbers that nearly all of these texts are, in one form; None if they are not."""
+        dates = dates_among(self.known, self.counts)
+        if len(self.counts) < _LEAST_NUMBERS or (dates and dates.are_nearly_all):
+            return None
+        different = pa.array(list(self.counts), pa.string())
+        if pc.all(pc.utf8_is_digit(different)).as_py():  # names, where the source could say numbers
+            return None
+        found = {form: plain_of(different, form) for form in FORMS}
+        form = min(found, key=lambda each: found[each].null_count)
+        others = pc.filter(different, pc.is_null(found[form])).to_pylist()
+        words = {word: self.counts[word] for word in others}
+        if not _mean_missing(words, len(self.known)):
+            return None
+        numbers = plain_of(self.values, form).cast(pa.float64())
+        return SampledColumn(self.name, numbers, form, words)
 
     @cached_property
     def known(self) -> pa.ChunkedArray:
@@ -170,12 +194,18 @@ def _of_number(column: SampledColumn) -> ColumnDecision:
     least, greatest = (each.as_py() for each in pc.min_max(column.known).values())
     form = "," if column.is_integer else ",.6g"
     why = f"{len(column.counts):,} values from {least:{form}} to {greatest:{form}}"
+    if column.form not in ("", next(iter(FORMS))):
+        why += f", written as {column.form}"
     if column.is_integer and column.is_unique and _identifies(column):
         return ColumnDecision(use=Use.KEY, why=f"{why}, all different")
+    kind = f"float32 {column.form}" if column.form else None
     if not column.missing:
-        return ColumnDecision(use=Use.NUMBER, why=why)
-    kind = "float32" if column.is_integer else None
-    return ColumnDecision(use=Use.NUMBER, why=f"{why}, {column.missing:,} missing", type=kind)
+        return ColumnDecision(use=Use.NUMBER, why=why, type=kind)
+    why += f", {column.missing:,} missing"
+    if column.words:
+        why += f", among them {next(iter(column.words))!r:.40}"
+    kind = "float32" if column.is_integer else kind
+    return ColumnDecision(use=Use.NUMBER, why=why, type=kind, nulls=column.words)
 
 
 def _identifies(column: SampledColumn) -> bool:
@@ -258,8 +288,7 @@ class Dates:
     @property
     def are_nearly_all(self) -> bool:
         """Whether the other texts are so few that they mean missing values."""
-        most = (1 - _MANY_DATES) * len(self.texts)
-        return self.others <= most and len(self.words) <= _MOST_WORDS
+        return _mean_missing(self.words, len(self.texts))
 
     @property
     def title(self) -> str:
@@ -273,6 +302,11 @@ class Dates:
                 f"{next(iter(self.words))!r:.40}"
             )
         return title + (f"; {self.also.partition(' ')[2]} fits them as well" if self.also else "")
+
+
+def _mean_missing(words: Mapping[str, int], records: int) -> bool:
+    """Whether these words among dates or numbers are so few that they mean missing values."""
+    return sum(words.values()) <= (1 - _MANY) * records and len(words) <= _MOST_WORDS
 
 
 def dates_among(texts: pa.ChunkedArray, counts: Mapping[str, int]) -> Dates | None:

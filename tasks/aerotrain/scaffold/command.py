@@ -121,7 +121,8 @@ def _rows(columns: Columns) -> list[tuple[str, str]]:
             what = f"left out, an identifier: {decision.why}"
         elif decision.use is Use.LEFT_OUT:
             what = f"left out: {decision.why}"
-        if doubt := columns.sample.doubts.get(name):
+        doubt = columns.sample.doubts.get(name)
+        if doubt and not columns.sample.columns[name].form:
             what += f"; read as texts: {doubt}"
         rows.append((name, what))
     rows += [(name, f"left out: {why}") for name, why in columns.sample.left_out.items()]

@@ -89,8 +89,9 @@ class Columns:
         del described["url"]
         given, label = described.pop("types", {}), self.label
         types = {name: decision.type or given.get(name) for name, decision in self._used.items()}
-        types[label.name] = list(label.classes or ()) if label.column.is_text else None
+        types[label.name] = _type_of_label(label)
         words = {word for decision in self._used.values() for word in decision.nulls}
+        words |= label.column.words.keys()
         skip = [name for name in self.sample.columns if name not in self._used]
         options = {
             "nulls": sorted({*described.get("nulls", []), *words} - label.column.counts.keys()),
@@ -127,6 +128,13 @@ class Columns:
         """How many records ``prepare`` may leave out, if all were read: 0 if they are too many."""
         most = MOST_REJECTED * (self.sample.records + self.sample.rejected)
         return self.rejected if self.sample.is_whole and self.rejected <= most else 0
+
+
+def _type_of_label(label: Label) -> str | list[Any] | None:
+    """The type of a label whose values are not read as they are stored."""
+    if label.column.is_text:
+        return list(label.classes or ())
+    return f"float32 {label.column.form}" if label.column.form else None
 
 
 @dataclass(frozen=True, kw_only=True)

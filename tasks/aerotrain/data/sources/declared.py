@@ -20,6 +20,7 @@ from aerotrain.contract.validation import Columns, Limits, Validated
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records.columns import column_of, is_list_type, is_text_type, nulls_within
 from aerotrain.data.sources.batch import Padding, SourceError
+from aerotrain.data.sources.numbers import FORMS, numbers_of
 
 #: The types that a column may be declared as, and those by which Arrow reads text.
 TYPES: Mapping[str, pa.DataType] = {
@@ -44,6 +45,9 @@ _STORED = {"date": "int32", "timestamp": "int64"}
 #: The options of a kind whose files have columns.
 COLUMN_OPTIONS = frozenset({"columns", "skip", "rename", "types"})
 
+#: Types whose texts may have a form of numbers.
+_FLOATS = ("float32", "float64")
+
 _BY_COLUMNS = Limits(form="an object by columns")
 
 #: The days by which a date may be beyond its month: the 31st of February is the third day of March.
@@ -54,10 +58,11 @@ _MOST_BEYOND = 3
 class Declared(Validated):
     """The columns of a source; those that ``columns`` names, or all without those of ``skip``.
 
-    ``types`` are names of ``TYPES``, for dates and timestamps with an optional format, such as
-    ``"date %d.%m.%Y"``, or a list of words, of which the number in the list is stored; of a column
-    of lists, that of their values. ``nulls`` are the words that mean a missing value. ``pad`` has
-    the length of arrays, or the fields of a ``Padding``, for columns of lists of different lengths.
+    ``types`` are names of ``TYPES``, for dates, timestamps and floats with an optional format, such
+    as ``"date %d.%m.%Y"`` or ``"float32 1.234,56"``, or a list of words, of which the number in the
+    list is stored; of a column of lists, that of their values. ``nulls`` are the words that mean a
+    missing value. ``pad`` has the length of arrays, or the fields of a ``Padding``, for columns of
+    lists of different lengths.
 
     Raises:
         SpecError: an option is not of this form, or a type is unknown.
@@ -142,6 +147,8 @@ class Declared(Validated):
         kind, _, form = declared.partition(" ")
         if is_text and kind in _STORED:
             return moments_of(values.cast(pa.string()), TYPES[kind], form)
+        if is_text and form:
+            return numbers_of(values.cast(pa.string()), form)
         are_numbers = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
         if are_numbers and values.type != pa.uint64() and kind != "string":
             return values
@@ -184,7 +191,8 @@ class Declared(Validated):
         """The type as which the text of a column is parsed, before ``converted``."""
         kind = pa.float64() if feature.is_float else TYPES[feature.dtype]
         declared = self.types.get(name)
-        if not isinstance(declared, str | None) or self.kind_of(name) in _STORED:
+        is_number = isinstance(declared, str) and declared in TYPES and declared not in _STORED
+        if declared is not None and not is_number:
             kind = pa.string()
         for _ in feature.shape:
             kind = pa.list_(kind)
@@ -221,11 +229,13 @@ def _check_type(name: str, declared: Any) -> None:
     if isinstance(declared, list | tuple) and all(isinstance(each, str) for each in declared):
         return
     kind, _, form = str(declared).partition(" ")
-    if kind not in TYPES or (form and kind not in _STORED):
+    has_form = not form or kind in _STORED or (kind in _FLOATS and form in FORMS)
+    if kind not in TYPES or not has_form:
         raise SpecError(
             f"the column {name!r} cannot be of type {declared!r}{nearest(kind, list(TYPES))}; the "
             f"types are {', '.join(TYPES)}, date and timestamp may have a format, such as "
-            "'date %d.%m.%Y', and a list of words is a type, too"
+            f"'date %d.%m.%Y', {' and '.join(_FLOATS)} one of {', '.join(map(repr, FORMS))}, and "
+            "a list of words is a type, too"
         )
 
 
