@@ -14,9 +14,12 @@ from airflow.sdk import DAG, Asset, Context
 from airflow.serialization.serialized_objects import DagSerialization
 
 from aerotrain.contract.errors import SpecError
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain_airflow.operators.description import describe
 from aerotrain_airflow.operators.job import JobOperator
+from aerotrain_airflow.params import training_params
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.steps import (
     approve,
@@ -57,23 +60,50 @@ def test_every_pipeline_imports_survives_serialization_and_has_a_form_with_secti
             assert {"title", "section", "type"} <= schema.keys(), name
 
 
+def described_job(dag: DAG, task_id: str, **params: Any) -> Job:
+    """The job of a training in a run with these params."""
+    task = cast(JobOperator, dag.get_task(task_id))
+    instance = SimpleNamespace(dag_id=dag.dag_id, run_id="run", task_id=task_id, map_index=-1)
+    context = cast(Context, {"params": {**dag.params.dump(), **params}, "ti": instance, "dag": dag})
+    known = {**task.job["arguments"], "data": "file:///what/prepare/gives"}
+    job = {**task.job, "arguments": known}
+    job = task.render_template(job, context, task.get_template_env())
+    return describe(task, job, {}, context, Settings.read())
+
+
 @pytest.mark.parametrize(
     ("word", "replicas"), [(word, REPLICAS.get(word, {"chief": 1})) for word in STRATEGIES]
 )
 def test_a_strategy_needs_only_its_name_in_the_form(
     bag: DagBag, word: str, replicas: dict[str, int]
 ) -> None:
-    dag: DAG = bag.dags["digits"]
-    task = cast(JobOperator, dag.get_task("train"))
-    params = {**dag.params.dump(), "strategy": word}
-    instance = SimpleNamespace(dag_id="digits", run_id="run", task_id="train", map_index=-1)
-    context = cast(Context, {"params": params, "ti": instance, "dag": dag})
-    known = {**task.job["arguments"], "data": "file:///what/prepare/gives"}
-    job = {**task.job, "arguments": known}
-    job = task.render_template(job, context, task.get_template_env())
-    described = describe(task, job, {}, context, Settings.read())
+    described = described_job(bag.dags["digits"], "train", strategy=word)
     assert described.strategy == word
     assert {each.role: each.count for each in described.replicas if each.count} == replicas
+
+
+def test_an_option_of_a_run_may_be_an_argument_of_one_training() -> None:
+    with DAG("phases", params=training_params(epochs=9)) as dag:
+        train(
+            "flats",
+            "file:///data",
+            task_id="head",
+            epochs=2,
+            strategy="multi_worker_mirrored",
+            workers=3,
+            evaluator=True,
+            restarts={"crashes": 2},
+            resources={"worker": {"cpu": 4}},
+        )
+        train("flats", "file:///data", task_id="all", start_from="serving", learning_rate=1e-4)
+    head = described_job(dag, "head", strategy="one_device", batch_size=64)
+    assert (head.strategy, head.restarts.crashes) == ("multi_worker_mirrored", 2)
+    assert (head.arguments["epochs"], head.arguments["batch_size"]) == (2, 64)
+    workers = head.replica(Role.WORKER)
+    assert (workers.count, workers.resources.cpu, head.count(Role.EVALUATOR)) == (3, 4, 1)
+    everything = described_job(dag, "all", strategy="one_device", epochs=5)
+    assert (everything.strategy, everything.arguments["epochs"]) == ("one_device", 5)
+    assert everything.arguments["learning_rate"] == 1e-4
 
 
 def test_a_dag_sets_the_environment_of_every_replica_and_options_that_the_form_lacks() -> None:
@@ -135,6 +165,9 @@ def test_a_mistake_in_a_step_is_an_error_of_the_dag_file() -> None:
                 version, table, model_format="litert"
             ),
             "did you mean 'baseline'": lambda: evaluate(version, table, basline="serving"),
+            "train has no argument 'epoch', did you mean 'epochs'": lambda: train(
+                "flats", table, epoch=3
+            ),
             "did you mean 'key'": lambda: prepare("flats", keys=["flat"]),
         }
         for message, mistake in mistakes.items():

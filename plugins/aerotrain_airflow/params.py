@@ -102,6 +102,9 @@ FORM = {name: each for name, each in OPTIONS.items() if each.option.in_form}
 #: The options that are also arguments of the training step, under the same names.
 TRAINING_STEP = tuple(name for name in options_of(TrainArguments) if name in FORM)
 
+#: All options of the training step: of its arguments, its replicas and its recovery.
+TRAINING = (*options_of(TrainArguments, TrainingOptions, Deadlines, Job), "restarts", "resources")
+
 #: Every option that a DAG may have as a param.
 _DECLARED = {**FORM, **options_of(RetentionPolicy)}
 

@@ -16,6 +16,7 @@ from aerotrain_airflow.operators.preflight import PreflightOperator
 from aerotrain_airflow.params import (
     REUSE,
     SET_BY_DAG,
+    TRAINING,
     TRAINING_STEP,
     WHERE,
     RunParam,
@@ -27,13 +28,18 @@ PodTemplate = Mapping[str, Any]
 
 
 def replica(
-    role: str, environment: Mapping[str, str] | None, pod: PodTemplate | None, count: Any = 1
+    role: str,
+    environment: Mapping[str, str] | None,
+    pod: PodTemplate | None,
+    count: Any = 1,
+    resources: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The replicas of one role, whose resources are those of the run's params."""
+    """The replicas of one role; their resources are those of the run's params if None is given."""
+    own = RunResources("resources", role) if resources is None else resources.get(role, {})
     return {
         "role": role,
         "count": count,
-        "resources": RunResources("resources", role),
+        "resources": own,
         "environment": dict(environment or {}),
         "pod": dict(pod or {}),
     }
@@ -240,8 +246,9 @@ class Train:
         the replicas, such as ``{"TF_USE_LEGACY_KERAS": "1"}`` for a tf_keras model, which
         ``evaluate`` and ``export`` then need too. ``pods`` are pod templates by role, for settings
         beyond resources, such as ``{"worker": {"spec": {"nodeSelector": {"pool": "gpu"}}}}``.
-        ``other`` are options of the training that the form does not have, such as ``class_weight``
-        and ``start_from``, and any other arguments of the operator, such as ``pool``.
+        ``other`` are options of the training, in place of the params of the run, such as
+        ``epochs=5`` or ``strategy="one_device"``; those that the form does not have, such as
+        ``class_weight`` and ``start_from``; and arguments of Airflow's operators, such as ``pool``.
 
         ``start_from`` names a model from which variables of equal path and shape get their first
         values: ``"serving"``, the version that this pipeline serves; the URL of a trained model or
@@ -299,32 +306,50 @@ def _fields(
     pods: Mapping[str, PodTemplate] | None = None,
     **other: Any,
 ) -> dict[str, Any]:
-    """The arguments of the operator but its task id."""
-    options = {name: other.pop(name) for name in SET_BY_DAG if name in other}
+    """The arguments of the operator but its task id.
+
+    Raises:
+        SpecError: one of ``other`` is neither an option nor of Airflow's operators.
+    """
+    for name in other:
+        if name not in TRAINING and name not in _OPERATOR:
+            raise SpecError(
+                f"train has no argument {name!r}{nearest(name, [*TRAINING, *_OPERATOR])}; it has "
+                f"{', '.join(TRAINING)}, and those of Airflow's operators"
+            )
+
+    def option(name: str) -> Any:
+        """The value in the DAG file, else that of the run."""
+        return other.get(name, RunParam(name))
+
     counts: dict[Role, Any] = {
         Role.CHIEF: 1,
-        **{role: RunParam(name) for role, name in COUNTED_BY.items()},
-        **{role: RunSwitch(name) for role, name in SWITCHED_BY.items()},
+        **{role: option(name) for role, name in COUNTED_BY.items()},
+        **{
+            role: int(bool(other[name])) if name in other else RunSwitch(name)
+            for role, name in SWITCHED_BY.items()
+        },
     }
+    resources = other.get("resources")
     return {
         **WHERE,
         **REUSE,
-        **other,
+        **{name: each for name, each in other.items() if name not in TRAINING},
         "job": {
             "module": "aerotrain.training.train",
-            "strategy": RunParam("strategy"),
-            "deadlines": {"progress_timeout": RunParam("progress_timeout")},
-            "restarts": RunParam("restarts"),
-            "min_workers": RunParam("min_workers"),
+            "strategy": option("strategy"),
+            "deadlines": {"progress_timeout": option("progress_timeout")},
+            "restarts": option("restarts"),
+            "min_workers": option("min_workers"),
             "replicas": [
-                replica(role.value, environment, (pods or {}).get(role.value), count)
+                replica(role.value, environment, (pods or {}).get(role.value), count, resources)
                 for role, count in counts.items()
             ],
             "arguments": {
                 "model": module,
                 "data": data,
-                **{name: RunParam(name) for name in TRAINING_STEP},
-                **options,
+                **{name: option(name) for name in TRAINING_STEP},
+                **{name: other[name] for name in SET_BY_DAG if name in other},
                 "hparams": [hparams or {}, RunParam("hparams")],
             },
         },
