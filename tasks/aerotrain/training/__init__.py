@@ -25,11 +25,13 @@ class _Hider(MetaPathFinder):
     """Hides scikit-learn and SciPy from TensorFlow and Keras, which import them if they are there.
 
     They are a third of the CPU of all imports. ``keras.wrappers`` and an old Keras in TensorFlow
-    use them; what else Keras uses of SciPy, it imports on use.
+    use them; what else Keras uses of SciPy, it imports on use. tf_keras does not.
     """
 
     def find_spec(self, name: str, *_: Any) -> None:
-        if name in ("sklearn", "scipy") and any(map(_is_importing, ("tensorflow", "keras"))):
+        if name not in ("sklearn", "scipy") or "tf_keras" in sys.modules:
+            return
+        if _is_importing("tensorflow") or _is_importing("keras"):
             raise ModuleNotFoundError(f"{name} is hidden", name=name)
 
 
