@@ -1,10 +1,12 @@
 """What Airflow costs: the whole DAG run, compared with the sum of the same steps without Airflow.
 
-The steps are the same jobs through the same launcher, one after another. An uncounted run of both
-goes first, unless ``--quick``; then the order changes from pair to pair.
+The steps are the same jobs through the same launcher, one after another. A DAG of as many tasks
+that do nothing shows how much of the cost is Airflow's own. An uncounted run of all three goes
+first, unless ``--quick``; then the order changes from round to round.
 """
 
 import os
+import shutil
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -27,49 +29,84 @@ from devtools.stack import Stack, running_stack
 
 DAG = "digits"
 
+#: The tasks of that DAG, in the same order, which do nothing.
+EMPTY = """
+from airflow.sdk import BaseOperator, chain, dag
+
+class Nothing(BaseOperator):
+    def __init__(self, *, part=None, **kwargs):
+        super().__init__(**kwargs)
+
+    def execute(self, context):
+        return [0, 1, 2, 3]
+
+@dag(schedule=None)
+def empty():
+    names = ("check", "plan", "finalize", "train", "evaluate", "export")
+    check, plan, *later = (Nothing(task_id=name) for name in names)
+    chain(check, plan, Nothing.partial(task_id="partition").expand(part=plan.output), *later)
+
+empty()
+"""
+
 
 def measure(given: Namespace, folder: Path) -> Report:
     """Seconds of DAG runs, and of the same steps without Airflow."""
     conf = {"strategy": "one_device", "epochs": 1, "threshold": 0.0} if given.quick else {}
     home = Home(folder / "home")
-    with running_stack(home, ROOT) as stack:
+    with running_stack(home, project_in(folder)) as stack:
         stack.wait_for_dag(DAG)
+        stack.wait_for_dag("empty")
         # Each run of a contestant has another number of shards, so another data set to prepare.
         contestants = {
-            "dag": partial(_steps_in_airflow, stack, conf, count(5)),
+            "dag": partial(_steps_in_airflow, stack, DAG, conf, count(5)),
+            "empty": partial(_steps_in_airflow, stack, "empty", {}, count(5)),
             "bare": partial(_steps_bare, stack, home, conf, count(5)),
         }
         results = in_turns(contestants, 1 if given.quick else 3, warm=not given.quick)
     rows = [
         {
-            **dag,
+            "DAG run, s": dag,
+            "empty DAG, s": empty,
             **{f"{step}, s": seconds for step, seconds in bare.items()},
             "bare sum, s": sum(bare.values()),
-            "ratio": dag["DAG run, s"] / sum(bare.values()),
+            "ratio": dag / sum(bare.values()),
+            "with empty": dag / (empty + sum(bare.values())),
         }
-        for dag, bare in zip(results["dag"], results["bare"], strict=True)
+        for dag, empty, bare in zip(*results.values(), strict=True)
     ]
-    return Report(rows, {"dag_over_bare": [row["ratio"] for row in rows]})
+    figures = {"dag_over_bare": "ratio", "dag_over_bare_and_empty": "with empty"}
+    return Report(rows, {name: [row[each] for row in rows] for name, each in figures.items()})
+
+
+def project_in(folder: Path) -> Path:
+    """A project with the DAGs of this one, and the empty one."""
+    project = folder / "project"
+    shutil.copytree(ROOT / "dags", project / "dags")
+    (project / "dags" / "empty.py").write_text(EMPTY)
+    for name in ("tasks", "plugins"):
+        (project / name).symlink_to(ROOT / name)
+    return project
 
 
 def _steps_in_airflow(
-    stack: Stack, conf: Mapping[str, Any], shards: Iterator[int]
-) -> dict[str, float]:
+    stack: Stack, dag: str, conf: Mapping[str, Any], shards: Iterator[int]
+) -> float:
     """Seconds from the start to the end of a DAG run, by Airflow's own timestamps."""
-    run_id = stack.api.trigger(DAG, {**conf, "shards": next(shards)})
-    while (state := stack.api.run_state(DAG, run_id)) not in ("success", "failed"):
+    run_id = stack.api.trigger(dag, {**conf, "shards": next(shards)})
+    while (state := stack.api.run_state(dag, run_id)) not in ("success", "failed"):
         time.sleep(1)  # each request slows down the measured Airflow a little
     if state == "failed":
         raise RuntimeError(f"{run_id} failed")
     begins, ends = (
         [
             datetime.fromisoformat(each[name]).timestamp()
-            for each in stack.api.task_instances(DAG, run_id)
+            for each in stack.api.task_instances(dag, run_id)
             if each[name]
         ]
         for name in ("queued_when", "end_date")
     )
-    return {"DAG run, s": max(ends) - min(begins)}
+    return max(ends) - min(begins)
 
 
 def _steps_bare(

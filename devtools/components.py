@@ -24,6 +24,7 @@ _OF_TASKS = (
     "aerotrain_airflow.steps",
     "aerotrain_airflow.params",
     "aerotrain.launch.process.backend",
+    "aerotrain.store.s3",
     "airflow.providers.amazon.aws.hooks.base_aws",
 )
 _COMMANDS = "airflow.cli.commands"

@@ -74,8 +74,10 @@ def life_in(
     )
 
 
-def found_by(folder: Path, strategy: str, *roles: str, **environment: str) -> Any:
-    ended = life_in(folder, MODULE, strategy, *roles, **environment)
+def found_by(
+    folder: Path, strategy: str, *roles: str, module: str = MODULE, **environment: str
+) -> Any:
+    ended = life_in(folder, module, strategy, *roles, **environment)
     assert ended.returncode == ExitCode.OK
     return json.loads((folder / "store/runs/run/find/result.json").read_text())["value"]
 
@@ -177,3 +179,19 @@ def test_a_full_disk_for_its_log_does_not_end_a_replica(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         ended = life_in(tmp_path, talker, "one_device", "chief", stdout=full)
     assert ended.returncode == ExitCode.OK
+
+
+#: A module that imports what a chief does, and then scikit-learn.
+LEARNER = """
+import sys
+from aerotrain.replica import imported
+imported("aerotrain.training.chief", "train")
+FOUND = [name in sys.modules for name in ("keras", "sklearn", "scipy")]
+import sklearn.base
+def run(replica):
+    return FOUND
+"""
+
+
+def test_scikit_learn_is_imported_only_if_a_module_of_the_user_does_so(tmp_path: Path) -> None:
+    assert found_by(tmp_path, "one_device", "chief", module=LEARNER) == [True, False, False]

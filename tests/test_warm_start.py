@@ -47,6 +47,12 @@ def test_a_training_is_forked_and_a_user_module_is_not(tmp_path: Path) -> None:
     assert may_fork(threaded, CHIEF, {"OMP_NUM_THREADS": "1"})
 
 
+def test_no_fork_server_is_started_for_a_step_without_tensorflow(root: Path) -> None:
+    assert not asyncio.run(ForkServer(root / "none", *HOW).fork_supervisor(root, starts=False))
+    plan = replace(training(root), module="aerotrain.data.prepare.plan")
+    assert may_fork(plan, CHIEF, {})  # from one that is there
+
+
 @pytest.mark.parametrize("name", NEVER_WITH)
 def test_a_variable_that_changes_an_import_prevents_forking(tmp_path: Path, name: str) -> None:
     variable = f"{name}X" if name.endswith("_") else name

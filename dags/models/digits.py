@@ -7,9 +7,9 @@ neither, and their import takes seconds.
 import gzip
 import hashlib
 from collections.abc import Iterator, Mapping
-from importlib import resources
-from importlib.resources.abc import Traversable
+from importlib.metadata import distribution
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,10 @@ def read_part(part: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"digit-{row:04d}", {"image": image, "label": np.int64(label)}
 
 
-def _file() -> Traversable:
-    return resources.files("sklearn") / "datasets" / "data" / "digits.csv.gz"
+def _file() -> Path:
+    # Only a file of the package is needed; importing it takes seconds.
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    return Path(str(file))
 
 
 def transform(features: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -252,7 +252,7 @@ def _work(replica: Replica, run: Run | None) -> ExitCode:
         if replica.job.code:
             code = _code_folder(replica.job.code, replica.scratch)
             sys.path.insert(0, code)
-        run = run or _imported(replica.job.module)
+        run = run or imported(replica.job.module)
         _run(replica, run)
     except BaseException as error:  # noqa: BLE001 -- any error must become an exit code
         _kept.append(error)
@@ -260,14 +260,16 @@ def _work(replica: Replica, run: Run | None) -> ExitCode:
     return ExitCode.OK
 
 
-def _imported(module: str) -> Run:
-    """The function ``run`` of a module."""
-    gc.disable()  # what is imported is no garbage, and searching it takes a fifth of the imports
-    try:
-        run: Run = importlib.import_module(module).run
-    finally:
-        gc.freeze()
-        gc.enable()
+def imported(module: str, function: str = "run") -> Run:
+    """A function of a module."""
+    if module not in sys.modules:
+        gc.disable()  # what is imported is no garbage: searching it takes a fifth of the imports
+        try:
+            importlib.import_module(module)
+        finally:
+            gc.freeze()
+            gc.enable()
+    run: Run = getattr(sys.modules[module], function)
     return run
 
 

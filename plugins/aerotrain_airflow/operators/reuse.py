@@ -11,7 +11,7 @@ import json
 import platform
 import sys
 from contextlib import suppress
-from importlib.metadata import distributions
+from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.gate import SERVING
@@ -71,7 +71,9 @@ def _packages(settings: Settings) -> list[Any] | None:
         return None
     if settings.python != sys.executable:
         return [settings.python]
-    return [platform.python_version(), *sorted(f"{e.name}=={e.version}" for e in distributions())]
+    # By the names of their metadata: reading its files takes half a second.
+    found = {each.name for folder in sys.path for each in Path(folder).glob("*-info")}
+    return [platform.python_version(), *sorted(found)]
 
 
 def _reads_served(job: Job) -> bool:

@@ -21,6 +21,15 @@ MODULES = (
     "aerotrain.prediction.plan",
 )
 
+#: Those that use none. Their imports are preloaded too, but no process with TensorFlow is started
+#: for them.
+WITHOUT_TENSORFLOW = (
+    "aerotrain.data.prepare.plan",
+    "aerotrain.data.prepare.partition",
+    "aerotrain.data.prepare.finalize",
+    "aerotrain.prediction.finalize",
+)
+
 #: Prefixes of variables that exclude a fork: they change the results of an import, or concern
 #: devices, whose drivers do not survive a fork.
 NEVER_WITH = (
@@ -59,7 +68,7 @@ def may_fork(job: Job, name: ReplicaName, environment: Mapping[str, str]) -> boo
     """Whether this replica of the job may be forked from a process with ``environment``."""
     own = {**environment, **job.replica(name.role).environment}
     return (
-        job.module in MODULES
+        job.module in (*MODULES, *WITHOUT_TENSORFLOW)
         and not any(variable.startswith(NEVER_WITH) for variable in own.keys() - _SET_BY_IMPORTS)
         and not any(map(os.path.exists, _DEVICES))
         and import_variables(own) == import_variables(environment)

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from aerotrain.contract.errors import TemporaryError
-from aerotrain.supervisor.fork_rules import MODULES
+from aerotrain.supervisor.fork_rules import MODULES, WITHOUT_TENSORFLOW
 from aerotrain.supervisor.processes import close_all_but, name_process, open_files, reset_signals
 from aerotrain.supervisor.protocol import answer, listen, read_request
 from aerotrain.supervisor.replica_process import Preloaded
@@ -35,6 +35,7 @@ from aerotrain.supervisor.supervisor import supervise
 IMPORTED = (
     *("boto3", "numpy", "aerotrain.replica", "aerotrain.store.s3"),
     *MODULES,
+    *WITHOUT_TENSORFLOW,
     *(
         "aerotrain.training.chief",
         "aerotrain.training.hooks.validation",

@@ -25,7 +25,7 @@ from aerotrain.launch.controller import Ended, GroupObservation, Restart
 from aerotrain.launch.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain.launch.process.supervisor_client import ForkServer, SupervisorClient
 from aerotrain.launch.restart_policy import Observations
-from aerotrain.supervisor.fork_rules import may_fork
+from aerotrain.supervisor.fork_rules import MODULES, may_fork
 from aerotrain.supervisor.loopback import OPEN_SERVERS
 from aerotrain.supervisor.ports import addresses_of
 from aerotrain.supervisor.processes import send, umask
@@ -114,7 +114,8 @@ class ProcessGroup:
     async def _start_supervisor(self, names: Iterable[ReplicaName]) -> None:
         """Start a supervisor of these replicas, unless one is running."""
         warm = any(may_fork(self.job, name, self._backend.environment) for name in names)
-        why_open = await self._supervisor.start_supervisor(warm=warm)
+        starts = self.job.module in MODULES
+        why_open = await self._supervisor.start_supervisor(warm=warm, starts=starts)
         if why_open and len(list(self.job.names())) > 1:
             _LOG.warning(OPEN_SERVERS, why_open)
 

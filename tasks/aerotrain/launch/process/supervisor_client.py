@@ -67,16 +67,18 @@ class ForkServer:
         of = [str(self.root), self.python, sorted(import_variables(self.environment).items())]
         return runtime_folder() / f"warm-{hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]}"
 
-    async def fork_supervisor(self, folder: Path) -> bool:
+    async def fork_supervisor(self, folder: Path, *, starts: bool = True) -> bool:
         """Fork the supervisor of the job in ``folder``; False if that is not possible.
 
-        A missing server is started, and its imports are waited for.
+        If it ``starts``, a missing server is started, and its imports are waited for.
         """
         until = time.monotonic() + _IMPORT_SECONDS
         server: subprocess.Popen[bytes] | None = None
         while time.monotonic() < until:
             if self._fork(folder):
                 return True
+            if not starts:
+                return False
             if server is None:
                 server = self._run()
             elif server.poll() not in (None, 0):
@@ -194,8 +196,10 @@ class SupervisorClient:
         """The pid of the supervisor, if it is running."""
         return holder_of(self._folder / LOCK)
 
-    async def start_supervisor(self, *, warm: bool) -> str | None:
+    async def start_supervisor(self, *, warm: bool, starts: bool = True) -> str | None:
         """Start a supervisor, unless one is running; ``warm`` requests a forked one.
+
+        ``starts`` is whether a fork server may be started for it.
 
         Returns:
             Why the servers of its replicas will be open to the network, if they will be.
@@ -208,7 +212,7 @@ class SupervisorClient:
         if self.pid() is not None:
             return None
         server = self._fork_server if warm else None
-        if server is None or not await server.fork_supervisor(self._folder):
+        if server is None or not await server.fork_supervisor(self._folder, starts=starts):
             self._run()
         until = time.monotonic() + _START_SECONDS
         while (answer := self._answer()) is None:
