@@ -3,13 +3,17 @@
 Each writes the same records, 28 × 28 pixels and a label, 838 bytes each in a file, on one core, in
 turns, after an uncounted round. Both read them from Parquet or from an array and encode them.
 The machine's own speed is that of copying a file of the same bytes with their CRC-32C, in pieces
-that stay in the cache.
+that stay in the cache. A file of records needs the CRC-32C of each: the same copy with these is the
+limit of a writer that calls `google_crc32c`.
 """
 
 import statistics
+import struct
 from argparse import Namespace
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +49,7 @@ def measure(given: Namespace, folder: Path) -> Report:
         contestants[f"ours, {kind}"] = partial(seconds, write, folder)
         contestants[f"TFRecordWriter, {kind}"] = partial(seconds, write_theirs, ROWS[kind], folder)
     contestants["copy + CRC"] = partial(seconds, copy, folder)
+    contestants["copy + CRC of each"] = partial(seconds, copy_each, folder, records)
     taken = in_turns(contestants, rounds, warm=True)
     rates = {name: [records / each for each in times] for name, times in taken.items()}
     over = {kind: ratios(rates[f"ours, {kind}"], rates[f"TFRecordWriter, {kind}"]) for kind in ROWS}
@@ -57,6 +62,7 @@ def measure(given: Namespace, folder: Path) -> Report:
             "write_over_tf_writer": over["parquet"],
             "write_arrays_over_tf_writer": over["npy"],
             "share_of_copy_and_crc": ratios(rates["ours, npy"], rates["copy + CRC"]),
+            "most_share_of_copy_and_crc": ratios(rates["copy + CRC of each"], rates["copy + CRC"]),
         },
     )
 
@@ -121,6 +127,20 @@ def copy(folder: Path) -> None:
     with (folder / "ours.tfrecord").open("rb") as read, (folder / "copy").open("wb") as written:
         while piece := read.read(PIECE):
             google_crc32c.value(piece)
+            written.write(piece)
+
+
+def copy_each(folder: Path, records: int) -> None:
+    """Copy the same file with the CRC-32C of each record, which begins after 12 bytes of its frame.
+
+    The CRC-32C follows in 4 bytes.
+    """
+    path = folder / "ours.tfrecord"
+    size = path.stat().st_size // records
+    frame = struct.Struct(f"12x{size - 16}s4x")
+    with path.open("rb") as read, (folder / "copy").open("wb") as written:
+        while piece := read.read(PIECE // size * size):
+            deque(starmap(google_crc32c.value, frame.iter_unpack(piece)), maxlen=0)
             written.write(piece)
 
 

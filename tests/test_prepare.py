@@ -295,13 +295,22 @@ _PREPARE_AND_MEASURE = """
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_memory_is_bounded_where_small_files_hold_large_data(kind: str, tmp_path: Path) -> None:
-    """Some 200 MB of values in files of 1 MB: texts that repeat, and lines that lack values."""
+@pytest.mark.parametrize(
+    ("kind", "repeats"), [("parquet", True), ("parquet", False), ("jsonl", True)]
+)
+def test_memory_is_bounded_where_files_hold_large_data(
+    kind: str, repeats: bool, tmp_path: Path
+) -> None:
+    """Some 200 MB of values: in files of 1 MB, texts that repeat, and lines that lack values.
+
+    And texts that differ, in one row group.
+    """
     path = tmp_path / "source" / f"x.{kind}{'' if kind == 'parquet' else '.gz'}"
     path.parent.mkdir()
     if kind == "parquet":
         text = pa.DictionaryArray.from_arrays(np.zeros(30_000, np.int32), ["x" * 10_000])
+        if not repeats:
+            text = pa.array([f"{row:010000}" for row in range(30_000)])
         pq.write_table(pa.table({"id": np.arange(30_000), "text": text}), path)
     else:
         with gzip.open(path, "wt", compresslevel=1) as file:

@@ -111,7 +111,7 @@ class InputFile(NamedTuple):
 
     def open(self) -> io.BufferedReader:
         """A seekable file object of the stored bytes."""
-        return io.BufferedReader(_RangeReader(self), max(1, min(BLOCK, self.size)))
+        return _Reader(_RangeReader(self), max(1, min(BLOCK, self.size)))
 
     @contextmanager
     def stream(self) -> Iterator[io.BufferedReader]:
@@ -137,7 +137,7 @@ class _RangeReader(io.RawIOBase):
     """The bytes of a file over range requests."""
 
     def __init__(self, file: InputFile) -> None:
-        self._file = file
+        self.file = file
         self._position = 0
 
     def readable(self) -> bool:
@@ -147,18 +147,31 @@ class _RangeReader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.file.size}
         if base[whence] + offset < 0:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # as any other file does
         self._position = base[whence] + offset
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        start, end = self._position, min(self._position + len(buffer), self._file.size)
-        data = self._file.read(start, end) if start < end else b""
+        start, end = self._position, min(self._position + len(buffer), self.file.size)
+        data = self.file.read(start, end) if start < end else b""
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
+
+
+class _Reader(io.BufferedReader):
+    """A buffered reader that reads what exceeds its buffer without a second copy."""
+
+    raw: _RangeReader
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size <= BLOCK or size > self.raw.file.size - (start := self.tell()):
+            return super().read(size)
+        data = self.raw.file.read(start, start + size)
+        self.seek(start + size)
+        return data
 
 
 def checked_beginning(file: InputFile) -> bytes:

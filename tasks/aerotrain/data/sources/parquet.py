@@ -1,8 +1,9 @@
 """The source of Parquet files: row groups are read column by column, in batches.
 
 The sizes in a file's metadata are those of encoded values: a text that fills a whole column is
-stored once. So texts are read as dictionaries, as they are stored, and batches are cut by the sizes
-of the values that the dictionaries stand for.
+stored once. So texts of which a batch may be large are read as dictionaries, as they are stored,
+and batches are cut by the sizes of the values that the dictionaries stand for. Others are not:
+Arrow adds texts that are stored in full to the dictionary, and copies all of it into each batch.
 """
 
 import re
@@ -34,6 +35,9 @@ _RATIO = 2
 #: About how many bytes of columns are decoded at once, and the most rows.
 _BATCH_BYTES = 4 * 2**20
 _MOST_ROWS = 32_768
+
+#: The most bytes of texts of one batch that are not read as dictionaries.
+_MOST_TEXT_BYTES = 64 * 2**20
 
 #: The most rows in an encoding that stores only what differs from the value before.
 _MOST_DELTA_ROWS = 256
@@ -142,15 +146,14 @@ def _batches(
         metadata = parquet.metadata.row_group(group)
         columns = _columns_of(metadata, names)
         compressed = sum(column.total_compressed_size for column in columns)
+        rows = _rows_at_once(metadata, columns)
         with _opened(
             file,
             metadata=parquet.metadata,
-            read_dictionary=[each.path_in_schema for each in columns if _is_dictionary(each)],
+            read_dictionary=_dictionaries(file, parquet, group, columns, rows),
             buffer_size=BLOCK if compressed > _ROW_GROUP_BYTES else 0,
         ) as opened:
-            for batch in opened.iter_batches(
-                _rows_at_once(metadata, columns), row_groups=[group], columns=names
-            ):
+            for batch in opened.iter_batches(rows, row_groups=[group], columns=names):
                 none = np.zeros(len(batch), np.int64)
                 sizes = sum(map(bytes_of_rows, batch.columns), none)
                 for part in parts_of(sizes, _BATCH_BYTES):
@@ -168,8 +171,35 @@ def _columns_of(group: pq.RowGroupMetaData, names: Collection[str]) -> list[pq.C
     ]
 
 
-def _is_dictionary(column: pq.ColumnChunkMetaData) -> bool:
-    return column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page
+def _dictionaries(
+    file: InputFile,
+    parquet: pq.ParquetFile,
+    group: int,
+    columns: list[pq.ColumnChunkMetaData],
+    rows: int,
+) -> list[str]:
+    """The texts that are read as dictionaries, so that so many rows take little memory.
+
+    They are those that are nested, are stored as little more than indices, or would take more than
+    ``_MOST_TEXT_BYTES`` if the longest value of the dictionary filled their rows.
+    """
+    texts = {
+        each.path_in_schema: each.total_uncompressed_size > 8 * each.num_values
+        for each in columns
+        if each.physical_type == "BYTE_ARRAY" and each.has_dictionary_page
+    }
+    known, left = parquet.schema_arrow.names, _MOST_TEXT_BYTES
+    long = [name for name, is_long in texts.items() if is_long and name in known]
+    options = {"metadata": parquet.metadata, "read_dictionary": long, "buffer_size": BLOCK}
+    with _opened(file, **options) as opened:
+        for batch in islice(opened.iter_batches(1, row_groups=[group], columns=long), 1):
+            for name, values in zip(batch.schema.names, batch.columns, strict=True):
+                if pa.types.is_dictionary(values.type):
+                    size = rows * int(bytes_of_rows(values.dictionary).max(initial=0))
+                    if size <= left:
+                        left -= size
+                        texts.pop(name)
+    return list(texts)
 
 
 def _rows_at_once(group: pq.RowGroupMetaData, columns: list[pq.ColumnChunkMetaData]) -> int:
