@@ -16,7 +16,6 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset, Split
-from aerotrain.data.records.framing import FramingError, read_frames
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
 from aerotrain.training.input.batches import (
@@ -157,6 +156,9 @@ class InputPipeline:
 
     def sample(self) -> Any | None:
         """The first records as one batch of the batch size or less; None if it has only one."""
+        # Here, because it imports pyarrow: 40 MB that no other part of a training needs.
+        from aerotrain.data.records.framing import FramingError, read_frames
+
         shard, store = self.split.shards[0], open_store(self.arguments.data)
         most = min(_SAMPLE, self.arguments.batch_size, shard.records)
         end = shard.bytes * most // shard.records + _SAMPLE_BYTES
