@@ -122,7 +122,9 @@ def in_microbatches(
         return tuple((weight, transform(parse(piece, schema))) for weight, piece in pieces)
 
     def for_each_replica(batch: tf.Tensor) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensors(batch).repeat(cut.local).enumerate(cut.first)
+        # ``enumerate`` would rewrite a graph by Grappler for each batch.
+        numbers = tf.data.Dataset.range(cut.first, cut.first + cut.local)
+        return tf.data.Dataset.zip((numbers, tf.data.Dataset.from_tensors(batch).repeat()))
 
     if cut.local == 1:
         made = _mapped(batches, lambda batch: element(cut.first, batch))

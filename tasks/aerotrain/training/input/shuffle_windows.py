@@ -239,9 +239,12 @@ def _slept() -> tf.Tensor:
 
 def _records(names: tf.Tensor, numbers: list[tf.Tensor], width: int | None) -> tf.Tensor:
     begin, size, _, _, count, _ = numbers
-    content = _joined(names, *numbers[:3])
     if width is not None:
-        return _rows(content, width)
+        # Piece by piece: all joined, and then decoded, would be in memory three times.
+        pieces = tf.data.Dataset.from_tensor_slices((names, *numbers[:3]))
+        rows = pieces.map(lambda *piece: _rows(_read(*piece), width))
+        return rows.rebatch(tf.reduce_sum(count)).get_single_element()
+    content = _joined(names, *numbers[:3])
     parts = (each * 16 for each in numbers[3:])
     index = tf.reshape(tf.io.decode_raw(_joined(names + INDEX, *parts), tf.int64), [-1, 2])
     moved = tf.repeat(tf.cumsum(size, exclusive=True) - begin, count)
