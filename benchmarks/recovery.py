@@ -6,6 +6,7 @@ process is killed every 3 minutes. ``--quick`` kills one worker, and omits that 
 pod is not forked: what its imports take is measured in processes of their own.
 """
 
+import math
 import os
 import random
 import resource
@@ -38,10 +39,10 @@ KILLS = (
 
 ENDLESS = 1_000_000  # epochs
 
-#: The long run: its seconds, those between two kills, and those between two checkpoints, by Young's
-#: formula for the cost of a checkpoint here (0.09 s) and the failures that lose steps: one in six
-#: minutes, because a worker's loses none.
-WHOLE, BETWEEN, SAVED = 900.0, 180.0, 8.0
+STALL = "save_stall_s"  # the column of the longest stop for a checkpoint
+
+#: The long run: its seconds, and those between two kills.
+WHOLE, BETWEEN = 900.0, 180.0
 
 
 def measure(given: Namespace, folder: Path) -> Report:
@@ -52,19 +53,21 @@ def measure(given: Namespace, folder: Path) -> Report:
     rows = [killed(testbed, strategy, victim) for strategy, victim in kills]
     workers = [row for row in rows if row["killed"] == "worker-1"]
     gangs = [row for row in rows if row["strategy"] == GANG]
+    served = [row for row in rows if row["strategy"] == SERVED]
     figures = {
         "detect_seconds": max(row["detect_s"] for row in rows),
         "worker_back_seconds": median(workers, "back_s"),
         "worker_longest_stop_seconds": median(workers, "longest_stop_s"),
         "gang_back_seconds": median(gangs, "back_s"),
-        "save_stall_seconds": max(row["save_stall_s"] for row in rows),
+        "save_stall_seconds": max(row[STALL] for row in rows),
         "import_cpu_seconds": imports,
-        "goodput": None if given.quick else goodput_of_long_run(testbed),
+        "goodput": None if given.quick else goodput_of_long_run(testbed, median(served, STALL)),
     }
     return Report(rows, figures)
 
 
-def median(rows: Sequence[dict[str, Any]], column: str) -> float | None:
+def median(rows: Sequence[dict[str, Any]], column: str) -> Any:
+    """The median of a column; None without rows."""
     return statistics.median(row[column] for row in rows) if rows else None
 
 
@@ -105,7 +108,7 @@ def killed(testbed: Testbed, strategy: str, victim: str) -> dict[str, Any]:
             "back_s": came_back - at,
             "longest_stop_s": training.longest_gap(at),
             "steps_lost": steps_lost(training.marks),
-            "save_stall_s": max(training.stalls()),
+            STALL: max(training.stalls()),
         }
     if left := left_behind(training):
         raise RuntimeError(f"{strategy}, {victim} killed: {left} were left behind")
@@ -123,10 +126,14 @@ def happened(training: Training, what: Any) -> Any:
     return found
 
 
-def goodput_of_long_run(testbed: Testbed, seed: int = 1) -> float:
-    """The goodput of a long training under parameter servers, killed at random."""
-    chance = random.Random(seed)
-    with testbed.train(SERVED, epochs=ENDLESS, checkpoint_interval=SAVED) as training:
+def goodput_of_long_run(testbed: Testbed, stall: float, seed: int = 1) -> float:
+    """The goodput of a long training under parameter servers, killed at random.
+
+    The seconds between two checkpoints are by Young's formula, from the ``stall`` for each and the
+    failures that lose steps: every other one, because a worker's loses none.
+    """
+    chance, saved = random.Random(seed), math.sqrt(2 * stall * 2 * BETWEEN)
+    with testbed.train(SERVED, epochs=ENDLESS, checkpoint_interval=saved) as training:
         training.until_under_way()
         end = time.time() + WHOLE
         while time.time() < end:

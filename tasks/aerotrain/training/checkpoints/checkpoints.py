@@ -32,7 +32,7 @@ from aerotrain.training.checkpoints.metadata import (
     words_of,
 )
 from aerotrain.training.checkpoints.retention import NOTHING, Name, Retention
-from aerotrain.training.checkpoints.snapshot import PackedFetch, Snapshot
+from aerotrain.training.checkpoints.snapshot import Snapshot
 from aerotrain.training.context import TrainingContext
 from aerotrain.user_code import code_of
 
@@ -77,7 +77,6 @@ class Checkpoints:
         self._lease = services.lease
         self._scratch = context.replica.scratch / CHECKPOINTS
         self._io_device = io_device
-        self._fetch_packed = PackedFetch() if io_device else None
         optimizer = {} if self._model.optimizer is None else {"optimizer": self._model.optimizer}
         self._checkpoint = tf.train.Checkpoint(
             step=context.counter, **optimizer, **_contents(self._model)
@@ -239,8 +238,9 @@ class Checkpoints:
 
     def _read_state(self, _folder: Path) -> Snapshot | None:
         """Read the current state, or write it into the folder if it cannot be read."""
-        later = (lambda tensor: tensor.numpy) if self._fetch_packed else None
-        return Snapshot.of(self._checkpoint, self._fetch_packed, later)
+        if self._io_device is None:
+            return Snapshot.of(self._checkpoint)
+        return Snapshot.of(self._checkpoint, lambda tensor: tensor.numpy, remote=True)
 
     def _deliver(self, draft: Draft) -> None:
         """Write the snapshot and publish it, unless a newer one has taken its place."""

@@ -25,13 +25,12 @@ from numpy.typing import NDArray
 
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.model.callbacks import Files
-from aerotrain.training.steps.remote import PACKED_BYTES, bytes_of
 from aerotrain.training.steps.state import MetricValues
 
 _RANDOM = "random.json"
 _METRIC_STATE = "sums.npz"
 
-#: Small variables of other machines are fetched together, larger ones so many at once.
+#: So many values are fetched from other machines at once.
 _FETCHED_AT_ONCE = 8
 
 
@@ -51,13 +50,14 @@ class Snapshot:
     def of(
         cls,
         checkpoint: tf.train.Checkpoint,
-        fetch: "PackedFetch | None" = None,
         later: Callable[[tf.Tensor], Any] | None = None,
+        *,
+        remote: bool = False,
     ) -> "Snapshot":
         """Read every variable of ``checkpoint``.
 
-        ``fetch`` is for small variables of other machines, and ``later`` returns the function that
-        fetches the value of a tensor. Without them, all values are on this machine.
+        ``later`` returns the function that fetches the value of a tensor. Without it, all values
+        are on this machine. ``remote`` is whether variables are on other machines.
         """
         names, slices, read, owners = [], [], [], []
         for owner, tensors in tensorflow2.serialized_tensors(checkpoint).items():
@@ -68,10 +68,8 @@ class Snapshot:
                     slices.append(part.strip())
                     read.append(value)
                     owners.append(getattr(owner, "obj", owner))
-        fetched = fetch(owners) if fetch else {}
-        values = [
-            fetched[at] if at in fetched else _tensor(each, later) for at, each in enumerate(read)
-        ]
+        known = _remote_values(owners) if remote else {}
+        values = [known.get(at) or _tensor(each, later) for at, each in enumerate(read)]
         return cls(names, slices, values, owners)
 
     def fetch(self) -> None:
@@ -106,39 +104,21 @@ class Snapshot:
             raise OSError(errno.ENOSPC, "no room for a checkpoint", str(prefix)) from error
 
 
-class PackedFetch:
-    """Fetches the small variables of other machines, those of one machine and dtype together.
+def _remote_values(owners: Sequence[Any]) -> dict[int, Callable[[], NDArray[Any]]]:
+    """The functions that fetch the values of those of ``owners`` that are variables, by place.
 
-    An operation on another machine takes 1 to 2 ms whatever its size, and a variable three of them.
-    So a function reads them all there. It is traced once: each fetch must have the same variables.
+    Their machines keep the values of now, each without a copy until the variable is updated.
     """
-
-    def __init__(self) -> None:
-        self._functions: dict[Any, Any] = {}
-
-    def __call__(self, owners: Sequence[Any]) -> Mapping[int, NDArray[Any]]:
-        """The values of those of ``owners`` that are small variables, by their places in it."""
-        packs: dict[Any, dict[int, tf.Variable]] = {}
-        for place, owner in enumerate(owners):
-            variable = owner.value if isinstance(owner, keras.Variable) else owner
-            if isinstance(variable, tf.Variable) and bytes_of(variable) <= PACKED_BYTES:
-                packs.setdefault((variable.device, variable.dtype), {})[place] = variable
-        values: dict[int, NDArray[Any]] = {}
-        # One after the other: TensorFlow cannot prepare several remote functions at once; see
-        # ``tensorflow2.fetch_by_copies``.
-        for key, pack in packs.items():
-            values |= zip(pack, self._fetched(key, list(pack.values())), strict=True)
-        return values
-
-    def _fetched(self, key: Any, variables: Sequence[tf.Variable]) -> list[NDArray[Any]]:
-        def read() -> tf.Tensor:
-            return tf.concat([tf.reshape(each.read_value(), [-1]) for each in variables], axis=0)
-
-        function = self._functions.setdefault(key, tf.function(read, autograph=False))
-        with tf.device(variables[0].device):
-            flat = function()
-        parts = np.split(flat.numpy(), np.cumsum([each.shape.num_elements() for each in variables]))
-        return [part.reshape(each.shape) for part, each in zip(parts, variables, strict=False)]
+    groups: dict[str, dict[int, tf.Variable]] = {}
+    for place, owner in enumerate(owners):
+        variable = owner.value if isinstance(owner, keras.Variable) else owner
+        if isinstance(variable, tf.Variable):
+            groups.setdefault(variable.device, {})[place] = variable
+    values: dict[int, Callable[[], NDArray[Any]]] = {}
+    for group in groups.values():
+        read = tensorflow2.read_at_once([*group.values()])
+        values |= zip(group, (each.numpy for each in read), strict=True)
+    return values
 
 
 def _tensor(given: Any, later: Callable[[tf.Tensor], Any] | None) -> Any:

@@ -12,7 +12,7 @@ from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 from tensorflow.python.distribute.ps_values import AggregatingVariable
 from tensorflow.python.distribute.values import DistributedVariable
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, execute
 from tensorflow.python.framework.config import is_op_determinism_enabled
 from tensorflow.python.framework.ops import resource_creator_scope
 
@@ -164,6 +164,26 @@ def tables_kept(kept: list[Any]) -> Iterator[None]:
         for each in _TABLES:
             scopes.enter_context(resource_creator_scope(each, create))
         yield
+
+
+def read_at_once(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    """The values of ``variables`` of one machine, which are read there by one operation.
+
+    An operation of another machine takes about a millisecond, and a function that reads all of them
+    is traced and optimized for longer than a training would wait for the operations.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/core/kernels/resource_variable_ops.cc
+    """
+    dtypes = [each.dtype.as_datatype_enum for each in variables]
+    with tf.device(variables[0].device):
+        read: list[tf.Tensor] = execute.execute(
+            b"_ReadVariablesOp",
+            len(variables),
+            inputs=[each.handle for each in variables],
+            attrs=("N", len(variables), "dtypes", dtypes),
+            ctx=context.context(),
+        )
+    return read
 
 
 def owner_of(handle: tf.Tensor) -> Any:

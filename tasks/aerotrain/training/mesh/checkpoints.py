@@ -10,6 +10,7 @@ from aerotrain.store import fetch, publish
 from aerotrain.training.checkpoints.checkpoints import FILE, Checkpoints, SavedState
 from aerotrain.training.checkpoints.retention import remove
 from aerotrain.training.checkpoints.snapshot import Snapshot
+from aerotrain.training.context import TrainingContext
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.mesh.mesh import whole_of
 
@@ -27,6 +28,10 @@ class MeshCheckpoints(Checkpoints):
     checkpoint is like any other, and a process without a mesh can read it. Training waits until all
     parts are in the store; a process with the whole mesh only reads its variables.
     """
+
+    def __init__(self, context: TrainingContext, io_device: str | None) -> None:
+        super().__init__(context, io_device)
+        tensorflow2.serialized_tensors(self._checkpoint)  # so that no step waits: see MeshVariable
 
     def _read(self, checkpoint: tf.train.Checkpoint, folder: Path) -> None:
         super()._read(checkpoint, folder)

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache, cached_property
 from typing import Any
 
 import keras
@@ -51,6 +52,15 @@ class MeshVariable(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow has n
                 "checkpoint, such as by an evaluator, rather than by validation or a callback"
             )
         return host(self.read_value())
+
+    def _gather_saveables_for_checkpoint(self) -> Any:
+        return self._saveables
+
+    @cached_property
+    def _saveables(self) -> Any:
+        """What writes it to checkpoints, by key: made once, because that takes milliseconds."""
+        made = super()._gather_saveables_for_checkpoint()
+        return {key: cache(make) for key, make in made.items()}
 
 
 def replicated(mesh: dtensor.Mesh, rank: int) -> dtensor.Layout:

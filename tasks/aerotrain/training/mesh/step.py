@@ -13,7 +13,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.training import BATCH_AXIS, TrainArguments
 from aerotrain.training.input.batches import untuned
 from aerotrain.training.input_pipeline import InputPipeline
-from aerotrain.training.internals import keras3
+from aerotrain.training.internals import keras3, tensorflow2
 from aerotrain.training.mesh.mesh import Mesh, host, replicated
 from aerotrain.training.model.checks import check_divisible, check_fixed_batch, check_unconditional
 from aerotrain.training.step_runner import Spent, StepRunner, StepsRun, never
@@ -130,6 +130,9 @@ class MeshStepRunner(StepRunner):
             spent = Spent(len(batches), time.monotonic() - begun, waiting)
             yield StepsRun(done, [host(each) for each in sums], preempted, spent)
             begun = time.monotonic()
+
+    def wait_until_idle(self) -> None:
+        tensorflow2.wait_for_operations()
 
     def _executions(self, steps: int) -> Iterator[tuple[list[Any], float]]:
         """The batches of ``steps`` steps, in full lists of one shape, or in lists of one batch.
