@@ -1,8 +1,9 @@
 """The figures of the tables in ``results/``, compared with their aims in ``aims.toml``.
 
 ``python -m benchmarks.aims`` prints a row for each aim, and fails if a figure misses it without a
-reason there. ``--before`` adds the figures of the last commit, as after ``make bench``. ``--write
-PAGE`` replaces the table in a page.
+reason there. ``--before`` adds the figures of the last commit, as after ``make bench``, and fails
+also if one that misses its aim has become worse than there. ``--write PAGE`` replaces the table in
+a page.
 """
 
 import argparse
@@ -24,6 +25,9 @@ RESULTS = "benchmarks/results"
 
 #: What is around the table in a page.
 BEGIN, END = "<!-- written by python -m benchmarks.aims -->\n", "<!-- end of the aims -->\n"
+
+#: The part of a figure by which a run may be worse than the one before: machines are not quiet.
+NOISE = 0.1
 
 #: Of each benchmark, its figures by name, and their spreads.
 Figures = dict[str, dict[str, Any]]
@@ -62,13 +66,15 @@ class Aim:
         """The least and the greatest value of the rounds, where there was more than one."""
         return figures.get(self.benchmark, {}).get(f"{self.figure}{SPREAD}")
 
-    def outcome(self, figures: Figures) -> str:
+    def outcome(self, figures: Figures, before: Figures | None = None) -> str:
         """``kept``, why it is below, or what is wrong if nothing says why.
 
         That is ``not measured``, ``fallen``, or ``undecided`` if some rounds meet the aim and
-        others do not.
+        others do not. A figure that is below has ``fallen``, too, if it was better ``before``.
         """
         value, below = self.value(figures), f"below since {self.since}: {self.why_below}"
+        if before is not None and self._fell(figures, before):
+            below = "fallen"
         if value is None:
             return below if self.why_below else "not measured"
         least, greatest = self.spread(figures) or (value, value)
@@ -79,6 +85,17 @@ class Aim:
         if value >= bound if self.at_most is None else value <= bound:
             return "kept"
         return below if self.why_below else "fallen"
+
+    def _fell(self, figures: Figures, before: Figures) -> bool:
+        """Whether even its best round is worse than the worst one before, or it is gone."""
+        value, was = self.value(figures), self.value(before)
+        if value is None or was is None:
+            return was is not None
+        least, greatest = self.spread(figures) or (value, value)
+        least_before, greatest_before = self.spread(before) or (was, was)
+        if self.at_most is None:
+            return greatest < least_before * (1 - NOISE)
+        return least > greatest_before * (1 + NOISE)
 
     def shown(self, figures: Figures) -> str | float | None:
         """The figure with its spread."""
@@ -127,7 +144,7 @@ def table(found: Figures, before: Figures | None = None) -> str:
             "aim": aim.bound,
             **({} if before is None else {"before": aim.shown(before)}),
             "measured": aim.shown(found),
-            "": aim.outcome(found),
+            "": aim.outcome(found, before),
         }
         for aim in aims()
     ]
@@ -136,13 +153,19 @@ def table(found: Figures, before: Figures | None = None) -> str:
     return text.getvalue()
 
 
-def wrong(found: Figures) -> list[str]:
-    """The figures that miss their aims without a reason, and those with a reason that do not."""
+def wrong(found: Figures, before: Figures | None = None) -> list[str]:
+    """The figures that miss their aims without a reason, and those with a reason that do not.
+
+    With the figures ``before``, also those that miss their aims by more than they did.
+    """
     lines = []
     for aim in aims():
-        name, outcome = f"{aim.benchmark}: {aim.figure}", aim.outcome(found)
-        if outcome in ("fallen", "not measured", "undecided"):
-            value = aim.shown(found)
+        name, outcome = f"{aim.benchmark}: {aim.figure}", aim.outcome(found, before)
+        value = aim.shown(found)
+        if outcome == "fallen" and aim.why_below:
+            was = aim.shown(before or {})
+            lines.append(f"{name} is {value}, its aim is {aim.bound}, and it was {was}")
+        elif outcome in ("fallen", "not measured", "undecided"):
             lines.append(f"{name} is {value}, its aim is {aim.bound}: say why_below, and since")
         elif outcome == "kept" and aim.why_below:
             lines.append(f"{name} is kept again: remove why_below and since")
@@ -155,12 +178,13 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table into a page")
     given = parser.parse_args()
     found = figures()
+    before = figures(committed) if given.before else None
     if given.write:
         begin, _, rest = given.write.read_text().partition(BEGIN)
         given.write.write_text(f"{begin}{BEGIN}\n{table(found)}\n{END}{rest.partition(END)[2]}")
     else:
-        print(table(found, figures(committed) if given.before else None), end="")
-    if lines := wrong(found):
+        print(table(found, before), end="")
+    if lines := wrong(found, before):
         sys.exit("\n".join([f"in {AIMS.relative_to(ROOT)}:", *lines]))
 
 

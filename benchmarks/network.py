@@ -14,19 +14,21 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import Progress
 from benchmarks.replicas import run_job
-from benchmarks.report import Report, run
+from benchmarks.report import Report, in_turns, ratios, run
 from benchmarks.workloads import Jobs
 
 PORT, BATCH, INTERFACE = 2222, 64, "wire"
 RECORDS = 1249  # of the digits' train split
 
 PLAIN, BITS16 = "plain", "16-bit gradients"
+BYTES, SHARE = "bytes a step", "share of link"
 
 #: Modes by name: the arguments of the training in which they differ.
 MODES: Mapping[str, Mapping[str, Any]] = {
@@ -49,23 +51,29 @@ class Mark:
 
 
 def measure(given: Namespace, folder: Path) -> Report:
-    """A row for each mode."""
+    """A row for each mode, of its rounds."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
         sys.exit("this makes network namespaces, for which it needs root and iproute2 (ip and tc)")
     jobs = Jobs(folder)
     modes = (PLAIN, BITS16) if given.quick else MODES
-    rows = {mode: _row(jobs, folder, mode) for mode in modes}
-    plain, bits16 = rows[PLAIN], rows[BITS16]
+    contestants = {mode: partial(_rates, jobs, folder, mode) for mode in modes}
+    results = in_turns(contestants, 1 if given.quick else 3)
+    rounds = {
+        mode: {name: [each[name] for each in results[mode]] for name in results[mode][0]}
+        for mode in modes
+    }
     return Report(
-        list(rows.values()),
+        [{"link, Mbit/s": MEGABITS, "mode": mode, **rounds[mode]} for mode in modes],
         {
-            "bytes_16bit_over_plain": bits16["bytes a step"] / plain["bytes a step"],
-            "share_of_link": plain["share of link"],
+            "bytes_16bit_over_plain": ratios(*(rounds[mode][BYTES] for mode in (BITS16, PLAIN))),
+            "share_of_link": rounds[PLAIN][SHARE],
+            "share_of_link_16bit": rounds[BITS16][SHARE],
         },
     )
 
 
-def _row(jobs: Jobs, folder: Path, mode: str) -> dict[str, Any]:
+def _rates(jobs: Jobs, folder: Path, mode: str) -> dict[str, float]:
+    """What one training in that mode sends, and how fast."""
     batch = MODES[mode]["batch_size"]
     arguments = {
         "model": "wide",
@@ -78,13 +86,11 @@ def _row(jobs: Jobs, folder: Path, mode: str) -> dict[str, Any]:
     done, seconds = last.step - first.step, last.seconds - first.seconds
     sent = last.sent - first.sent
     return {
-        "link, Mbit/s": MEGABITS,
-        "mode": mode,
-        "bytes a step": sent // done,
+        BYTES: sent // done,
         "bytes an example": sent // (done * batch),
         "steps/s": done / seconds,
         "examples/s": done * batch / seconds,
-        "share of link": sent * 8 / seconds / (MEGABITS * 1e6),
+        SHARE: sent * 8 / seconds / (MEGABITS * 1e6),
     }
 
 

@@ -104,6 +104,18 @@ def test_a_figure_whose_rounds_are_on_both_sides_of_its_aim_decides_nothing():
     assert aims.wrong(found) == []
 
 
+def test_a_figure_that_is_known_to_be_below_its_aim_may_not_fall_further():
+    name, before, found = "write_over_tf_writer", aims.figures(), aims.figures()
+    before["records"] |= {name: 4.0, f"{name}_spread": [3.8, 4.2]}
+    found["records"] |= {name: 3.6, f"{name}_spread": [3.2, 3.7]}  # as runs differ
+    assert aims.wrong(found, before) == []
+    found["records"] |= {name: 2.8, f"{name}_spread": [2.6, 3.0]}
+    said = "is 2.80 (2.60 to 3.00), its aim is ≥ 7, and it was 4.00 (3.80 to 4.20)"
+    assert aims.wrong(found, before) == [f"records: {name} {said}"]
+    del found["records"][name]
+    assert len(aims.wrong(found, before)) == 1
+
+
 def test_a_reason_needs_its_day_and_an_aim_one_bound():
     with pytest.raises(ValueError, match="use both why_below and since"):
         aims.Aim(benchmark="a", figure="x", why="", at_most=1, why_below="slow")
