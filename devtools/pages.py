@@ -78,9 +78,9 @@ def options_page() -> str:
         "",
         "Params of every training pipeline: fields of the trigger form, keys of `conf` over REST,",
         "and keyword arguments of `training_params`, which sets a pipeline's own defaults. Those",
-        "marked † are set in the DAG file alone, as keyword arguments of `prepare` and `train`. Any",
-        "other option of a training may be an argument of `train`, too, which then takes the place",
-        "of the param: `train(\"flats\", data, epochs=5)`. All are flags of the commands.",
+        "marked † are set in the DAG file alone, as keyword arguments of `prepare` and `train`.",
+        "Any other option of a training may be an argument of `train`, too, in place of the param:",
+        '`train("flats", data, epochs=5)`. All are flags of the commands.',
         "`make docs` writes this page.",
     ]
     declared = {**OPTIONS, **options_of(RetentionPolicy)}
