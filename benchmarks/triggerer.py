@@ -167,12 +167,17 @@ async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
             await asyncio.sleep(0.05)
 
     async def end(number: int) -> float:
-        """End one job; returns the seconds until its trigger acted."""
+        """End one job, and wait for the deletion of its pods; the seconds until its trigger acted.
+
+        Without the wait, the figure would be that of the double, which still deletes the last job.
+        """
         pod, state, arguments, expected = ENDS[number % len(ENDS)]
         name = f"train-{number}-{pod}"
         happened = await double.ask("become", name=name, state=state, arguments=arguments)
         when, event = await acted[number]
         assert event["ended"]["state"] == expected, event
+        while await double.ask("pods", job=f"train-{number}"):
+            await asyncio.sleep(0.1)
         return when - happened
 
     loop = Loop()

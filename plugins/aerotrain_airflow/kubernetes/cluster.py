@@ -1,7 +1,7 @@
 """A client of the Kubernetes API: plain JSON in and out, over a connection of Airflow.
 
-It uses the client library for authentication and TLS, but not its models: to build them takes
-longer than everything else that a trigger does.
+It does not use the models of the client library: to build them takes longer than everything else
+that a trigger does.
 """
 
 import asyncio
@@ -13,22 +13,21 @@ from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import aiohttp
-from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
-from kubernetes_asyncio.client import ApiClient, Configuration
-from kubernetes_asyncio.config import ConfigException
+from aiohttp import ClientTimeout
 
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError, backoff
 from aerotrain.launch.backend import RetryLaterError
+from aerotrain_airflow.kubernetes.client import Client, client_of
 from aerotrain_airflow.kubernetes.lines import LONGEST, moment, readable, split_lines
 
 Manifest = Mapping[str, Any]
 T = TypeVar("T")
 
-#: Connections per group: its watch, its log streams, and a reserve.
-_CONNECTIONS = 64
+#: Requests per group that wait for an answer: its watch, its log streams, and a reserve.
+_WAITING = 64
 
-#: Objects per page of a list.
-_PAGE = 200
+#: Objects per page of a list, and the bytes of an answer that is decoded when it is its turn.
+_PAGE, _LARGE = 200, 8 * 1024
 
 #: In bytes: a read from a stream, the longest timestamp before a line, and the largest event, which
 #: is several times the maximum size of an object.
@@ -133,8 +132,9 @@ class Cluster:
         self._conn_id = conn_id
         self._retry_for = retry_for
         self._clients = AsyncExitStack()
-        self._client: ApiClient | None = None
+        self._client: Client | None = None
         self._connecting = asyncio.Lock()
+        self._room = asyncio.Semaphore(_WAITING)
         self._versions: dict[str, str] = {}  # by kind, those that were found
 
     async def __aenter__(self) -> Self:
@@ -284,7 +284,7 @@ class Cluster:
         pauses = backoff(_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
-                response = await self._ask(method, path, query, body, _ANSWER)
+                response = await self._ask(method, path, query, body, ClientTimeout(_ANSWER))
                 async with response:
                     return await self._answer(response)
             except ApiError as error:
@@ -306,7 +306,8 @@ class Cluster:
     ) -> AsyncIterator[bytes]:
         """What a stream sends, which may send nothing for ``silence`` seconds."""
         try:
-            response = await self._ask("GET", path, query, None, (_CONNECT, silence))
+            timeout = ClientTimeout(connect=_CONNECT, sock_connect=_CONNECT, sock_read=silence)
+            response = await self._ask("GET", path, query, None, timeout)
             async with response:
                 if response.status >= 400:
                     await self._answer(response)
@@ -316,41 +317,25 @@ class Cluster:
             raise _unavailable(error) from error
 
     async def _ask(
-        self, method: str, path: str, query: Mapping[str, str], body: Manifest | None, timeout: Any
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Manifest | None,
+        timeout: ClientTimeout,
     ) -> aiohttp.ClientResponse:
         client = await self._connected()
-        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        response: aiohttp.ClientResponse = await client.call_api(
-            path,
-            method,
-            query_params=[(name, value) for name, value in query.items() if value],
-            header_params={"Accept": "application/json", "Content-Type": kind},
-            body=body,
-            auth_settings=["BearerToken"],
-            _preload_content=False,
-            _request_timeout=timeout,
-        )
+        async with self._room:
+            response = await client.request(method, path, query, body, timeout)
         if response.status == 401 and client is self._client:
+            client.forget()
             self._client = None  # the next request reads the credential again
         return response
 
-    async def _connected(self) -> ApiClient:
+    async def _connected(self) -> Client:
         async with self._connecting:
             if self._client is None:
-                configuration = Configuration()
-                configuration.connection_pool_maxsize = _CONNECTIONS
-                # A new hook, which reads the credential again.
-                hook = AsyncKubernetesHook(
-                    conn_id=self._conn_id, client_configuration=configuration
-                )
-                try:
-                    self._client = await self._clients.enter_async_context(hook.get_conn())
-                except ConfigException as error:
-                    raise FinalError(
-                        f"no Kubernetes can be reached: {error}; create an Airflow connection "
-                        "of type kubernetes (with in_cluster where Airflow runs in the cluster), "
-                        "and name it in [aerotrain] kubernetes_conn_id"
-                    ) from error
+                self._client = await self._clients.enter_async_context(client_of(self._conn_id))
             return self._client
 
     async def _path(self, kind: str, name: str = "") -> str:
@@ -372,6 +357,9 @@ class Cluster:
 
     async def _answer(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
         text = await response.read()
+        if len(text) > _LARGE and self._client is not None:
+            async with self._client.turn:
+                await asyncio.sleep(0)
         try:
             found = json.loads(text)
         except ValueError:

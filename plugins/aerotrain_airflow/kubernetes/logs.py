@@ -7,6 +7,7 @@ position is stored with the group's owner at times, for a follower in another pr
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -62,7 +63,7 @@ class PodLogs:
         self._positions = {name: at for name, stamp in stored.items() if (at := moment(stamp))}
         self._stored = dict(self._positions)
         ranked = sorted(names, key=lambda name: (_ORDER.index(name.role), name.index))
-        self._ended = {name: asyncio.Event() for name in ranked}
+        self._ended: defaultdict[ReplicaName, asyncio.Event] = defaultdict(asyncio.Event)
         self._live = set(ranked[:LIVE])
         self._pods: dict[ReplicaName, str] = {}  # of the replicas that began
         self._streams: dict[ReplicaName, asyncio.Task[None]] = {}
@@ -81,7 +82,7 @@ class PodLogs:
         """Read the remaining lines of these replicas, and prepare for their restart."""
         last = [self._streams.pop(name) for name in names if name in self._streams]
         for name in names:
-            self._ended[name] = asyncio.Event()
+            self._ended.pop(name, None)
             self._pods.pop(name, None)
         if last:
             await asyncio.wait(last, timeout=_LAST_LINES)

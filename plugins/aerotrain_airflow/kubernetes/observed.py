@@ -26,7 +26,7 @@ Manifest = Mapping[str, Any]
 _MISSING = observe_pod(None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedReplica:
     """One replica: what was observed of its pod, and that pod's uid, empty without one.
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 from airflow.observability import stats
@@ -27,8 +27,15 @@ _RETRY_END_FOR = 20.0
 #: fails it: https://github.com/apache/airflow/issues/72716
 FIRE_AFTER = 10.0
 
-#: Deletions that continue after their triggers were cancelled: a loop keeps no tasks alive.
+#: Deletions that continue after the ends of their triggers: a loop keeps no tasks alive.
 _ending: set[asyncio.Task[None]] = set()
+
+
+def _continue(deletion: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    ending = asyncio.create_task(deletion)
+    _ending.add(ending)
+    ending.add_done_callback(_ending.discard)
+    return ending
 
 
 class JobTrigger(BaseTrigger):
@@ -66,13 +73,16 @@ class JobTrigger(BaseTrigger):
             reason = error if is_ours else "".join(traceback.format_exception(error))
             ended = Ended(state=State.LOST, reason=f"its pods could not be followed: {reason}")
         # The task may wait for a worker's slot for minutes, and others for the room of its pods.
+        _continue(self._end_pods())
+        await asyncio.sleep(began + FIRE_AFTER - time.monotonic())
+        event = {"handle": self.handle, "ended": ended.to_dict()}
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    async def _end_pods(self) -> None:
         try:
             await self._backend(_RETRY_END_FOR).end_pods(self.handle)
         except AerotrainError as error:
             self.log.warning("the pods are deleted later, when the task resumes: %s", error)
-        await asyncio.sleep(began + FIRE_AFTER - time.monotonic())
-        event = {"handle": self.handle, "ended": ended.to_dict()}
-        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def _follow(self) -> Ended:
         instance = self.task_instance
@@ -98,10 +108,7 @@ class JobTrigger(BaseTrigger):
         second, and so cancels this method too: ``cancelling_triggers`` in its
         ``triggerer_job_runner``. The deletion continues.
         """
-        ending = asyncio.create_task(self._backend(_RETRY_END_FOR).delete(self.handle))
-        _ending.add(ending)
-        ending.add_done_callback(_ending.discard)
-        await asyncio.shield(ending)
+        await asyncio.shield(_continue(self._backend(_RETRY_END_FOR).delete(self.handle)))
 
     def _backend(self, retry_for: float | None = None) -> KubernetesBackend:
         # Without an image: it only follows and ends existing groups.

@@ -100,7 +100,7 @@ class ReplicaSpec(Validated):
         return f"the {self.role}"
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class ReplicaName:
     """One replica of a job: its role, and its index in that role."""
 

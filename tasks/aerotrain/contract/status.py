@@ -42,7 +42,7 @@ class Failure(StrEnum):
     TEMPORARY = "temporary"  # by its own report, an external service was unavailable
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
     """What a backend observed of one replica. ``exit_code`` is None while it runs, or if unknown.
 

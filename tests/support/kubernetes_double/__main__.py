@@ -37,6 +37,8 @@ class Control:
                 return self._double.become(given["name"], state)
             case "say":
                 return self._double.say(given["name"], *given["lines"])
+            case "pods":
+                return self._double.pods_of(given["job"])
             case "watching":
                 return self._double.watching
             case "requests":

@@ -127,6 +127,11 @@ class KubernetesDouble:
         selection = Selection(self._kinds[plural], namespace)
         return [stored.manifest() for stored in self._call(lambda: self._objects.select(selection))]
 
+    def pods_of(self, job: str, namespace: str = "default") -> int:
+        """The number of pods of a job that are not being deleted."""
+        chosen = Selection(PODS, namespace, {"aerotrain/job": job})
+        return self._call(lambda: sum(not each.deleting for each in self._objects.select(chosen)))
+
     @property
     def requests(self) -> list[Request]:
         """Every request so far, oldest first."""
