@@ -75,7 +75,7 @@ class Client:
         await api.update_params_for_auth(headers, [], ["BearerToken"])
         return await self._session.request(
             method,
-            api.configuration.host + path,
+            f"{api.configuration.host}{path}",
             params={name: value for name, value in query.items() if value},
             headers=headers,
             data=None if body is None else json.dumps(body),
