@@ -51,6 +51,7 @@ ALONE = {
     "one_device, normalized": case("one_device", model="normalized"),
     "one_device, its own train step": case("one_device", model="own_step", steps=30),
     "one_device, masked": case("one_device", model="masked"),
+    "one_device, wide": case("one_device", steps=5, hparams={"units": 8192}),
     "one_device, Muon": case("one_device", steps=5, hparams={"optimizer": "Muon"}),
 }
 
@@ -72,6 +73,11 @@ SHARED = {
     "multi_worker_mirrored, its own train step": (
         "one_device, its own train step",
         case("multi_worker_mirrored", workers=1, model="own_step", steps=30),
+    ),
+    # 2.4 MB of gradients, which are sent in several packs.
+    "multi_worker_mirrored, wide": (
+        "one_device, wide",
+        case("multi_worker_mirrored", workers=1, steps=5, hparams={"units": 8192}),
     ),
     # All in one execution, which ends an epoch, and so has batches of two sizes.
     "multi_worker_mirrored, embedding": (

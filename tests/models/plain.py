@@ -12,7 +12,7 @@ def build_model(hparams):
     model = keras.Sequential(
         [
             keras.layers.Flatten(),
-            keras.layers.Dense(32, activation="relu"),
+            keras.layers.Dense(hparams.get("units", 32), activation="relu"),
             keras.layers.Dense(10, kernel_regularizer="l2"),
         ]
     )

@@ -132,6 +132,11 @@ def _added(one: Any, other: Any) -> Any:
 #: the devices.
 SIZES = (2**13, 2**16, 2**19, 2**22, 2**25, 2**28)
 
+#: Dense gradients are sent in about so many packs, of at least so many bytes. The last layers' are
+#: sent while those of the first ones are computed, and a pack uses the link while another one is
+#: added up between the two halves of its exchange.
+PACKS, LEAST_PACK = 8, 2**19
+
 #: The beginning of the error of a step with more slices than that.
 TOO_MANY = "the gradient of an embedding has more than"
 
@@ -155,11 +160,32 @@ def summed(gradients: Sequence[Any]) -> list[Any]:
     context = tf.distribute.get_replica_context()
     slices = [each for each in gradients if isinstance(each, tf.IndexedSlices)]
     dense = [each for each in gradients if not isinstance(each, tf.IndexedSlices)]
-    dense_sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, dense) if dense else [])
+    dense_sums = iter(_of_dense(context, dense) if dense else [])
     slices_sums = iter(_of_slices(context, slices) if slices else [])
     return [
         next(slices_sums if isinstance(each, tf.IndexedSlices) else dense_sums)
         for each in gradients
+    ]
+
+
+def _of_dense(context: Any, gradients: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    is_known = all(each.shape.is_fully_defined() for each in gradients)
+    if tensorflow2.collective_all_gather(context) is None or not is_known:
+        return list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(gradients)))
+    width = max(each.dtype.size for each in gradients)
+    lengths = [each.shape.num_elements() for each in gradients]
+    most = max(LEAST_PACK // width, sum(lengths) // PACKS)
+    counts = [max(1, -(-length // most)) for length in lengths]
+    pieces: list[tf.Tensor] = []
+    for each, length, count in zip(gradients, lengths, counts, strict=True):
+        sizes = [length // count + (number < length % count) for number in range(count)]
+        pieces += tf.split(tf.reshape(each, [-1]), sizes)
+    # TensorFlow begins with the last ones, and a pack ends when it has more bytes than this.
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=most * width // 2)
+    sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, pieces, options))
+    return [
+        tf.reshape(tf.concat([next(sums) for _ in range(count)], axis=0), each.shape)
+        for each, count in zip(gradients, counts, strict=True)
     ]
 
 
