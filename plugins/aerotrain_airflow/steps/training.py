@@ -1,6 +1,6 @@
 """The steps that read a source by partitions, to prepare or to predict, and that train a model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from inspect import signature
 from typing import Any
@@ -95,6 +95,16 @@ def by_partitions(
     return plan, finalize.output
 
 
+def _check_names(step: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Check that each name is one of ``known``, or of Airflow's operators. Raises ``SpecError``."""
+    for name in given:
+        if name not in _OPERATOR and name not in known:
+            raise SpecError(
+                f"{step} has no argument {name!r}{nearest(name, [*known, *_OPERATOR])}; it has "
+                f"{', '.join(known)}, and those of Airflow's operators"
+            )
+
+
 def separated(module: str, other: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments of a module, and those of Airflow's operators.
 
@@ -102,13 +112,7 @@ def separated(module: str, other: Mapping[str, Any]) -> tuple[dict[str, Any], di
         SpecError: one is neither; the message has the nearest name.
     """
     known = [each.name for each in fields(ARGUMENTS[module])]  # type: ignore[arg-type]
-    for name in other:
-        if name not in _OPERATOR and name not in known:
-            raise SpecError(
-                f"{ARGUMENTS[module].TITLE} has no argument {name!r}"
-                f"{nearest(name, [*known, *_OPERATOR])}; it has {', '.join(known)}, and those of "
-                "Airflow's operators"
-            )
+    _check_names(ARGUMENTS[module].TITLE, other, known)
     return (
         {name: each for name, each in other.items() if name not in _OPERATOR},
         {name: each for name, each in other.items() if name in _OPERATOR},
@@ -311,12 +315,7 @@ def _fields(
     Raises:
         SpecError: one of ``other`` is neither an option nor of Airflow's operators.
     """
-    for name in other:
-        if name not in TRAINING and name not in _OPERATOR:
-            raise SpecError(
-                f"train has no argument {name!r}{nearest(name, [*TRAINING, *_OPERATOR])}; it has "
-                f"{', '.join(TRAINING)}, and those of Airflow's operators"
-            )
+    _check_names("train", other, TRAINING)
 
     def option(name: str) -> Any:
         """The value in the DAG file, else that of the run."""

@@ -20,7 +20,7 @@ from aerotrain.contract.validation import Columns, Limits, Validated
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records.columns import column_of, is_list_type, is_text_type, nulls_within
 from aerotrain.data.sources.batch import Padding, SourceError
-from aerotrain.data.sources.numbers import FORMS, numbers_of
+from aerotrain.data.sources.numbers import FORMS, check_known, numbers_of
 
 #: The types that a column may be declared as, and those by which Arrow reads text.
 TYPES: Mapping[str, pa.DataType] = {
@@ -276,9 +276,7 @@ def _without_nulls(values: Any) -> Any:
 def _numbers_of(texts: Any, words: Sequence[str]) -> Any:
     """The number of each text in the list of words. Raises ``pa.ArrowInvalid`` if it has none."""
     numbers = pc.index_in(texts, pa.array(words).cast(texts.type)).cast(pa.int64())
-    if numbers.null_count > texts.null_count:
-        unknown = pc.filter(texts, pc.and_(pc.is_null(numbers), pc.is_valid(texts)))[0].as_py()
-        raise pa.ArrowInvalid(f"{unknown!r} is not one of {', '.join(words)}")
+    check_known(texts, numbers, f"not one of {', '.join(words)}")
     return numbers
 
 

@@ -52,7 +52,16 @@ def numbers_of(texts: Any, form: str) -> Any:
         pa.ArrowInvalid: a text is none.
     """
     plain = plain_of(texts, form)
-    if plain.null_count > texts.null_count:
-        other = pc.filter(texts, pc.and_(pc.is_null(plain), pc.is_valid(texts)))[0].as_py()
-        raise pa.ArrowInvalid(f"{other!r} is no number as {form}")
+    check_known(texts, plain, f"no number as {form}")
     return plain.cast(pa.float64())
+
+
+def check_known(texts: Any, found: Any, what: str) -> None:
+    """Check that what was found of the texts is null only where they are.
+
+    Raises:
+        pa.ArrowInvalid: it is not; the message says that the first such text is ``what``.
+    """
+    if found.null_count > texts.null_count:
+        other = pc.filter(texts, pc.and_(pc.is_null(found), pc.is_valid(texts)))[0].as_py()
+        raise pa.ArrowInvalid(f"{other!r} is {what}")
