@@ -80,6 +80,46 @@ def test_the_same_folder_is_stored_once_and_a_changed_one_separately(folder: Pat
     assert {f"{store.url}/{each.key}" for each in store.list("code/")} == {first, second}
 
 
+@pytest.mark.parametrize(
+    ("source", "used"),
+    [
+        ("import layers", {"layers/__init__.py"}),
+        ("from layers import dense", {"layers/__init__.py", "layers/dense.py"}),
+        ("import layers.dense as d", {"layers/__init__.py", "layers/dense.py"}),
+        ("def build_model(hparams):\n    from layers.dense import X", {"layers/dense.py"}),
+        ("from layers import *", {"layers/dense.py", "layers/sparse.py"}),
+        ("from layers import sparse", {"layers/sparse.py", "layers/dense.py"}),  # which imports it
+        ("names = {'loss': 'losses'}", {"losses.py"}),
+        ("import losses, tensorflow", {"losses.py"}),
+        ("import importlib", {"layers/__init__.py", "losses.py", "other.py"}),
+        ("m = importlib.import_module(name)", {"losses.py", "other.py", "layers/sparse.py"}),
+        ("def broken(", {"losses.py", "other.py"}),
+    ],
+)
+def test_an_archive_has_what_the_named_modules_import_and_all_data(
+    folder: Path, tmp_path: Path, store: Store, source: str, used: set[str]
+):
+    (folder / "digits.py").write_text(source)
+    (folder / "layers" / "dense.py").write_text("X = 1\n")
+    (folder / "layers" / "sparse.py").write_text("from . import dense\n")
+    (folder / "losses.py").touch()
+    (folder / "other.py").touch()
+    (folder / "words.txt").write_text("a b")
+    unpacked = fetch_code(publish_code(store, folder, {"digits", "mean"}), tmp_path / "code")
+    found = {each.relative_to(unpacked).as_posix() for each in unpacked.rglob("*.*")}
+    assert found >= used | {"digits.py", "words.txt"}
+    assert ("other.py" in found) == ("other.py" in used)
+
+
+def test_a_change_of_a_module_that_is_not_imported_changes_no_archive(folder: Path, store: Store):
+    first = publish_code(store, folder, {"digits"})
+    (folder / "other.py").write_text("import layers\n")
+    assert publish_code(store, folder, {"digits"}) == first
+    (folder / "layers" / "__init__.py").write_text("dense = 2\n")
+    assert publish_code(store, folder, {"digits"}) != first
+    assert publish_code(store, folder, {"no module"}) == publish_code(store, folder)
+
+
 def test_an_archive_that_was_changed_is_not_run(folder: Path, store: Store, tmp_path: Path):
     url = publish_code(store, folder)
     store.put(url.removeprefix(f"{store.url}/"), pack(tmp_path))

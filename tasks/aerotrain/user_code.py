@@ -1,8 +1,9 @@
 """The user's code: archives of its folder in the store, and the import of its modules.
 
-All replicas run the code of one archive, which is named by the hash of its bytes: an unchanged
-folder gives the same archive, and readers verify the bytes. What a model was trained with is less
-than the folder: the files that were imported.
+All replicas run the code of one archive, which is named by the hash of its bytes: equal files give
+the same archive, and readers verify the bytes. It has the modules that a pipeline names, those that
+they import, and every file that is no module. So an edit of a module of another pipeline changes
+nothing. What a model was trained with is less: the files that were imported.
 """
 
 import ast
@@ -13,7 +14,7 @@ import io
 import sys
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
@@ -27,6 +28,9 @@ from aerotrain.store import MissingError, Store, checked_key, open_store
 #: Patterns of files that are not packed.
 _LEFT_OUT = ("__pycache__", ".*", "*.pyc")
 
+#: What imports by names that are computed: a module with one of these may import any other.
+_IMPORTS_ANY = {"importlib", "import_module", "__import__", "pkgutil", "runpy", "exec", "eval"}
+
 #: The most bytes of an archive, packed or not: data belong in a data set.
 LARGEST = 64 << 20
 
@@ -38,13 +42,15 @@ _WRITTEN_AGAIN_AFTER = 1800.0
 _IMPORTED: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 
 
-def pack(folder: Path) -> bytes:
+def pack(folder: Path, names: Collection[str] = ()) -> bytes:
     """The folder as a reproducible tar archive: equal files give equal bytes.
+
+    With ``names``, modules that neither are among them nor imported by one are left out.
 
     Raises:
         FinalError: it holds more than ``LARGEST`` bytes, or a link that leads out of it.
     """
-    files = _files(folder)
+    files = _used(folder, _files(folder), names)
     size = sum(path.stat().st_size for path in files)
     unpacked = io.BytesIO()
     if size <= LARGEST:
@@ -86,6 +92,60 @@ def _files(folder: Path) -> list[Path]:
                 "there instead"
             )
     return sorted(filter(Path.is_file, found))
+
+
+def _used(folder: Path, files: Sequence[Path], names: Collection[str]) -> Sequence[Path]:
+    """The ``files`` that are no modules, and the modules of ``names`` with all that they import.
+
+    All, if none of the names is a module of the folder, or if the source does not show what a
+    module imports.
+    """
+    modules = {}
+    for path in files:
+        *parents, last = path.relative_to(folder).with_suffix("").parts
+        if path.suffix == ".py":
+            modules[".".join([*parents, *[last] * (last != "__init__")])] = path
+    used, left = set[str](), [name for name in names if name in modules]
+    while left:
+        name = left.pop()
+        if name in modules and name not in used:
+            used.add(name)
+            try:
+                tree = ast.parse(modules[name].read_bytes())
+            except (SyntaxError, ValueError, RecursionError):
+                return files
+            words = {
+                getattr(node, field, None)
+                for node in ast.walk(tree)
+                for field in ("id", "attr", "name")
+            }
+            if words & _IMPORTS_ANY:
+                return files
+            is_package = modules[name].name == "__init__.py"
+            left += _imports(tree, name if is_package else name.rpartition(".")[0], modules)
+        if "." in name:
+            left.append(name.rpartition(".")[0])
+    kept = {modules[name] for name in used or modules}
+    return [path for path in files if path.suffix != ".py" or path in kept]
+
+
+def _imports(tree: ast.AST, package: str, modules: Collection[str]) -> Iterator[str]:
+    """The names that a module of ``package`` may import, and the names of modules in its texts."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")
+            within = parents[: len(parents) + 1 - node.level] if node.level else []
+            base = ".".join([*within, *[node.module] * bool(node.module)])
+            yield base
+            for each in node.names:
+                below = f"{base}." if base else ""
+                if each.name == "*":
+                    yield from (name for name in modules if name.startswith(below))
+                yield f"{below}{each.name}"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def code_of(name: str) -> dict[str, str]:
@@ -134,9 +194,9 @@ def _hash_of(file: Path) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def publish_code(store: Store, folder: Path) -> str:
-    """Upload the folder's archive, unless the store has a recent one, and return its URL."""
-    packed = pack(folder)
+def publish_code(store: Store, folder: Path, names: Collection[str] = ()) -> str:
+    """Upload the archive of ``pack``, unless the store has a recent one, and return its URL."""
+    packed = pack(folder, names)
     key = code_key(hashlib.sha256(packed).hexdigest())
     try:
         is_recent = time.time() - store.stat(key).modified < _WRITTEN_AGAIN_AFTER

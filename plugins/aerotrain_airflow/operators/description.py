@@ -1,6 +1,6 @@
 """The job of a task instance: read from the operator, checked, and prepared for its start."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
@@ -90,11 +90,33 @@ def without_unplaced_workers(job: Job, settings: Settings) -> Job:
     return fewer
 
 
-def with_code_published(job: Job, settings: Settings) -> Job:
-    """The job with its code folder uploaded to the store, from which all replicas read it."""
+def with_code_published(job: Job, settings: Settings, context: Context) -> Job:
+    """The job with the modules of its DAG uploaded to the store, from which all replicas read them.
+
+    All jobs of a DAG share the archive: ``evaluate`` runs the module that ``train`` names. With the
+    model of another DAG, whose module is named nowhere here, they are all modules of the folder.
+    """
     if job.code is None:
         return job
-    return replace(job, code=publish_code(store_of(job.store, settings), Path(job.code)))
+    tasks = context["dag"].tasks
+    jobs = [getattr(task, "partial_kwargs", vars(task)).get("job", {}) for task in tasks]
+    models = [each.get("arguments", {}).get("model") for each in jobs]
+    names = set(_texts([job.recipe(), dict(context["params"]), jobs]))
+    if any(isinstance(model, str) and "/" in model for model in models):
+        names = set()
+    return replace(job, code=publish_code(store_of(job.store, settings), Path(job.code), names))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value of JSON, and in what Airflow has not rendered of it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
 
 
 def check_run(context: Context) -> None:

@@ -130,7 +130,7 @@ class JobOperator(BaseOperator):
             settings = Settings.read(self.launcher)
             check_run(context)
             job = describe(self, self.job, self.arguments, context, settings)
-            job = with_code_published(without_unplaced_workers(job, settings), settings)
+            job = with_code_published(without_unplaced_workers(job, settings), settings, context)
             key = None
             if self.reuse and not self.is_dry_run:
                 key = key_of(job, settings)

@@ -58,7 +58,8 @@ class PreflightOperator(JobOperator):
             probe(store_of(url, settings))
             launcher = choose_launcher(settings, attempt := str(context["ti"].id))
             plans = [
-                launcher.plan(with_code_published(job, settings), attempt) for job in jobs.values()
+                launcher.plan(with_code_published(job, settings, context), attempt)
+                for job in jobs.values()
             ]
             launcher.check(plans)
             if self.is_dry_run:
@@ -114,7 +115,7 @@ class PreflightOperator(JobOperator):
 
     def _run_check(self, job: Job, context: Context, settings: Settings) -> None:
         """Run the job to its end; raises its error."""
-        self._start(with_code_published(job, settings), context, settings)
+        self._start(with_code_published(job, settings, context), context, settings)
         try:
             ended = self._watch(self._timeout(context), None)
             assert ended is not None  # it is watched to its end
