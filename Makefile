@@ -124,7 +124,7 @@ bench: $(READY) ## run the benchmarks, write their tables to benchmarks/results/
 	done
 	@$(BIN)/python -m benchmarks.aims --before
 
-docs: $(READY) ## write docs/options.md, docs/inputs.md and README's figures, and the site of all pages, .site/html
+docs: $(READY) ## write docs/options.md, docs/steps.md, docs/inputs.md and README's figures, and the site of all pages, .site/html
 	PYTHONPATH=tests $(BIN)/python -m support.nasty_inputs > docs/inputs.md
 	$(BIN)/python -m benchmarks.aims --write README.md
 	$(BIN)/python -m devtools.pages

@@ -1,4 +1,4 @@
-"""``python -m devtools.pages``: write docs/options.md, and collect all pages for MkDocs.
+"""``python -m devtools.pages``: write docs/options.md and docs/steps.md, and collect all pages.
 
 Pages link to files all over the repository. MkDocs has one folder, and checks the links within it:
 so the pages, and the files to which they link, are copied to one folder with the same paths.
@@ -7,13 +7,20 @@ so the pages, and the files to which they link, are copied to one folder with th
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import MISSING, fields
+from inspect import Parameter, getdoc, signature
 from pathlib import Path
+from typing import Any
 
+from aerotrain.contract.gate import Rule
 from aerotrain.contract.options import JSON_TYPES, Declared, Section, options_of
+from aerotrain.contract.preparing import PlanArguments, PredictArguments
 from aerotrain.contract.retention import RetentionPolicy
-from aerotrain_airflow.params import OPTIONS
+from aerotrain.contract.steps import EvaluateArguments, ExportArguments, ServeCheckArguments
+from aerotrain.contract.validation import Validated, default_of, field_type
+from aerotrain_airflow import steps
+from aerotrain_airflow.params import OPTIONS, training_params
 from aerotrain_airflow.settings import Settings
 
 #: The folder that ``mkdocs.yml`` names.
@@ -23,25 +30,24 @@ _PATTERNS = ("*.md", "docs/*.md", "benchmarks/README.md", "deploy/README.md")
 
 _LINK = re.compile(r"\]\(([^)\s#]+)")
 
-#: The modules and classes that a DAG file and a module use, whose docstrings are the reference.
-_REFERENCE = """\
-# Reference
-
-What a DAG file imports, and the arguments of each step. The options of a run are in
-[docs/options.md](docs/options.md).
-
-::: aerotrain_airflow.steps
-
-::: aerotrain_airflow.params.training_params
-
-::: aerotrain.contract.preparing.PlanArguments
-
-::: aerotrain.contract.steps.EvaluateArguments
-
-::: aerotrain.contract.steps.ExportArguments
-
-::: aerotrain.layers.ShardedEmbedding
-"""
+#: The functions of a DAG file, each with the class that has its other arguments.
+_STEPS: Mapping[str, tuple[Callable[..., Any], type[Validated] | None]] = {
+    "prepare": (steps.prepare, PlanArguments),
+    "train": (steps.train.__call__, None),
+    "train.partial": (steps.train.partial, None),
+    "evaluate": (steps.evaluate, EvaluateArguments),
+    "at_least": (steps.at_least, None),
+    "at_most": (steps.at_most, None),
+    "no_worse": (steps.no_worse, Rule),
+    "bucket": (steps.bucket, None),
+    "approve": (steps.approve, None),
+    "export": (steps.export, ExportArguments),
+    "serve_check": (steps.serve_check, ServeCheckArguments),
+    "promote": (steps.promote, None),
+    "rollback": (steps.rollback, None),
+    "predict": (steps.predict, PredictArguments),
+    "training_params": (training_params, None),
+}
 
 
 def collect(root: Path, pages: Path) -> None:
@@ -51,7 +57,6 @@ def collect(root: Path, pages: Path) -> None:
         target = pages / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
-    (pages / "reference.md").write_text(_REFERENCE)
 
 
 def _pages(root: Path) -> Iterator[Path]:
@@ -66,6 +71,60 @@ def _linked(root: Path) -> Iterator[Path]:
             path = (page.parent / target).resolve()
             if "://" not in target and path.is_file():
                 yield path
+
+
+def steps_page() -> str:
+    """The text of docs/steps.md: the steps of a DAG file, each with all of its arguments."""
+    lines = [
+        "# Steps",
+        "",
+        "The functions of a DAG file, from `aerotrain_airflow.steps`, each with all of its",
+        "arguments; `training_params` is in `aerotrain_airflow.params`. Values that may differ",
+        "from run to run are params: [options.md](options.md) lists them. `make docs` writes this",
+        "page.",
+    ]
+    for name, (function, owner) in _STEPS.items():
+        named = list(signature(function).parameters.values())
+        shown = [each for each in named if each.name != "self"]
+        lines += ["", f"## {name}", "", f"`{name}({', '.join(map(_shown, shown))})`", ""]
+        lines += [_markdown(function), ""]
+        if owner is not None:
+            lines += _arguments_table(owner, {each.name for each in shown})
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _shown(parameter: Parameter) -> str:
+    """A parameter as in a call, with its default."""
+    if parameter.kind in (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL):
+        return "…"
+    if parameter.default is Parameter.empty:
+        return parameter.name
+    return f"{parameter.name}={parameter.default!r}"
+
+
+def _arguments_table(owner: type[Validated], named: Collection[str]) -> list[str]:
+    """What the docstring of a class of arguments says, and those that are not ``named``."""
+    options = options_of(owner)
+    head = ["| argument | value | default | meaning |", "|---|---|---|---|"]
+    lines = ["### All arguments", "", _markdown(owner), "", *head]
+    for each in fields(owner):
+        if each.name not in {*named, "kind"}:
+            help_ = options[each.name].option.full_help if each.name in options else ""
+            default = "" if default_of(each) is MISSING else f"`{_as_json(default_of(each))}`"
+            values = field_type(each).expected()
+            lines.append(f"| `{each.name}` | {values} | {default} | {help_} |")
+    return [*lines, ""]
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=dict)
+
+
+def _markdown(documented: Any) -> str:
+    """The docstring of a function or a class as Markdown."""
+    text = getdoc(documented) or ""
+    text = re.sub(r"^(Returns|Raises):\n +", r"\1: ", text, flags=re.MULTILINE)
+    return text.replace("``", "`").replace("::\n", ":\n")
 
 
 _OF_RETENTION = ("Params of the DAG `retention`, and flags of `aerotrain retention`.", "")
@@ -129,4 +188,5 @@ def _values(declared: Declared) -> str:
 
 if __name__ == "__main__":
     Path("docs/options.md").write_text(options_page())
+    Path("docs/steps.md").write_text(steps_page())
     collect(Path.cwd(), PAGES)

@@ -20,7 +20,7 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.contract.validation import Columns, Positive, Seconds, Validated
 from aerotrain.standalone.cli import parse
 from aerotrain_airflow.params import OPTIONS, training_params
-from devtools.pages import options_page
+from devtools.pages import options_page, steps_page
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -193,5 +193,6 @@ def test_the_command_line_has_a_flag_for_every_option_of_the_training_step():
     assert all(hasattr(given, name) for name in options_of(TrainArguments))
 
 
-def test_the_reference_page_is_generated_from_the_declarations():
-    assert (DOCS / "options.md").read_text() == options_page(), "run `make docs`"
+@pytest.mark.parametrize(("page", "generated"), [("options", options_page), ("steps", steps_page)])
+def test_the_reference_pages_are_generated_from_the_declarations(page, generated):
+    assert (DOCS / f"{page}.md").read_text() == generated(), "run `make docs`"
