@@ -52,7 +52,8 @@ empty()
 
 def measure(given: Namespace, folder: Path) -> Report:
     """Seconds of DAG runs, and of the same steps without Airflow."""
-    conf = {"strategy": "one_device", "epochs": 1, "threshold": 0.0} if given.quick else {}
+    quick = {"epochs": 1, "threshold": 0.0}
+    conf = quick if given.quick else {"strategy": "parameter_server"}
     home = Home(folder / "home")
     with running_stack(home, project_in(folder)) as stack:
         stack.wait_for_dag(DAG)
@@ -142,8 +143,7 @@ def _steps_bare(
         return result_of(job(f"prepare.{step}", f"data.prepare.{step}", arguments))
 
     def training(data: str) -> Job:
-        """The training of the DAG; ``parameter_server`` is its default strategy."""
-        strategy = conf.get("strategy", "parameter_server")
+        strategy = conf.get("strategy", "one_device")
         others = [{"role": "worker", "count": 2}, {"role": "ps"}]
         return job(
             "train",

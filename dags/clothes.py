@@ -18,7 +18,7 @@ from aerotrain_airflow.steps import at_least, evaluate, export, no_worse, prepar
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
     doc_md=__doc__,
     tags=["aerotrain"],
-    params=training_params(strategy="one_device", epochs=2, batch_size=64, threshold=0.6),
+    params=training_params(epochs=2, batch_size=64, threshold=0.6),
 )
 def clothes() -> None:
     images = prepare("clothes")

@@ -23,7 +23,7 @@ TABLE = Path(__file__).parent / "data" / "flats.parquet"
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
     doc_md=__doc__,
     tags=["aerotrain"],
-    params=training_params(strategy="one_device", epochs=20, threshold=0.8),
+    params=training_params(epochs=20, threshold=0.8),
 )
 def flats() -> None:
     table = prepare({"kind": "parquet", "url": TABLE.as_uri()}, key=["flat"])

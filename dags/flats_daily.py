@@ -51,7 +51,7 @@ EXAMPLE = {
         interval=timedelta(hours=2),
         callback=AsyncCallback(report_late),
     ),
-    params=training_params(strategy="one_device", epochs=10),
+    params=training_params(epochs=10),
     **EXAMPLE,
 )
 def flats_daily() -> None:

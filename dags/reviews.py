@@ -16,7 +16,7 @@ LINES = Path(__file__).parent / "data" / "reviews.jsonl"
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
     doc_md=__doc__,
     tags=["aerotrain"],
-    params=training_params(strategy="one_device", epochs=10, threshold=0.9),
+    params=training_params(epochs=10, threshold=0.9),
 )
 def reviews() -> None:
     lines = prepare(

@@ -110,7 +110,7 @@ class TrainingOptions(Validated):
     TITLE: ClassVar = "the options of a training"
 
     strategy: str = option(
-        "parameter_server",
+        "one_device",
         title="Strategy",
         help="\n".join(f"- **{name}**: {rules.summary}" for name, rules in STRATEGIES.items()),
         section=Section.TRAINING,

@@ -303,7 +303,6 @@ def _add_step_flags(parser: ArgumentParser, name: str, command: Command) -> None
         )
     if command.arguments is TrainArguments:
         add_fields(parser, TrainingOptions)
-        parser.set_defaults(strategy="one_device")  # by hand, one process is the usual case
         add_fields(parser, Deadlines, leave_out=("start", "run"))
     if name == "check":
         parser.add_argument("--source", type=_source, help=_SOURCE)
