@@ -78,11 +78,11 @@ def pipeline(stack: Stack) -> Runs:
 
 @pytest.fixture(scope="module")
 def runs(pipeline: Runs) -> list[str]:
-    """Two simultaneous runs: with the form's defaults, and in one process with a hostile name."""
+    """Two simultaneous runs: by a ps, and with the form's defaults and a hostile name."""
     hostile = 'two words; $(id) "quoted" é'
     triggered = [
-        pipeline.trigger({"check_model": False}),
-        pipeline.trigger({"strategy": "one_device"}, hostile),
+        pipeline.trigger({"strategy": "parameter_server", "check_model": False}),
+        pipeline.trigger({}, hostile),
     ]
     for run in triggered:
         assert pipeline.end_of(run) == "success", pipeline.errors(run)

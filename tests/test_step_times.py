@@ -75,5 +75,6 @@ def test_the_wait_for_batches_is_measured_in_each_execution():
         step = TrainStep(model, tf.Variable(0, dtype=tf.int64))
     _, second = LocalStepRunner(distribution, step, batches, per_execution=20).run(40)
     assert second.spent.steps == 20
-    assert 0.4 * 0.9 < second.spent.input <= second.spent.seconds
+    # Of 0.4 s: a batch is read while the step before it is computed, for longer on a busy machine.
+    assert 0.3 < second.spent.input <= second.spent.seconds
     assert second.spent.computing is None, "nothing is exchanged"

@@ -23,7 +23,7 @@ REPLICAS = [
 def one_job(dag_id: str, *, job: dict[str, Any] | None = None, **operator: Any) -> DAG:
     """A job whose chief does what the run's params say, while its workers and ps serve."""
     params = {
-        **training_params(),
+        **training_params(strategy="parameter_server"),
         "chief": Param("finish", type="string"),
         "word": Param("hello", type="string"),
     }
