@@ -18,7 +18,7 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Shard
 
 #: The most bytes of records in a window. A split that fits is shuffled perfectly.
-WINDOW_BYTES = 64 * 2**20
+WINDOW_BYTES = 32 * 2**20
 
 #: The most shards in one group, if they are larger than a window together. The first epoch starts
 #: with smaller groups, each of twice as many shards as the one before, so that a training need not
