@@ -79,8 +79,7 @@ def test_a_notebook_has_runs_data_metrics_predictions_and_the_served_model(
     assert served.is_served
     assert (served.name, newest.name, newest.is_served) == ("1", "2", False)
     assert (served.metrics, newest.metrics) == (metrics, {})
-    assert (served.card, newest.card) == ("runs/trained/evaluate/card.html", None)
-    assert open_store(digits.store.url).exists(served.card or "")
+    assert digits.store.exists(served.evaluation["card"])
     alias = digits.alias()
     assert alias is not None
     assert (alias.history[0].by, alias.history[0].reason) == ("ann", "first")
@@ -104,7 +103,7 @@ def test_what_is_not_there_is_named_with_what_is(
         aerotrain.read(store_url)
     with pytest.raises(FinalError, match="no run 'traned', did you mean 'trained'"):
         digits.run("traned")
-    with pytest.raises(FinalError, match="no version 9; its versions: 2, 1"):
+    with pytest.raises(FinalError, match="no version 9; it has 2, 1"):
         digits.model(9)
     with pytest.raises(FinalError, match="no curves of 'evaluate'; it has: train"):
         digits.run("trained").curves("evaluate")

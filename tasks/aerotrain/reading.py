@@ -111,11 +111,13 @@ class DataFolder(Entry):
         return batches.map(lambda strings: parse(strings, schema)).apply(length).prefetch(2)
 
     def pandas(self, split: str = "train", *, records: int | None = None) -> Any:
-        """A table of a split. Values of a column with a shape are arrays."""
+        """A table of a split, or of its first ``records``; columns with a shape hold arrays."""
         frames = []
         for batch in self.tf_data(split, batch_size=_ROWS, records=records).as_numpy_iterator():
-            columns = {name: _cells(batch[name]) for name in self.manifest.schema}
-            frames.append(_pandas().DataFrame(columns))
+            for name, values in batch.items():
+                if values.ndim > 1 or values.dtype == object:
+                    batch[name] = list(map(_cell, values))
+            frames.append(_pandas().DataFrame(batch))
         return _pandas().concat(frames, ignore_index=True)
 
 
@@ -125,13 +127,13 @@ class Predictions(Entry):
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The version that has predicted, the source, the columns and the number of records."""
-        return dict(json.loads(self.store.get(MANIFEST)))
+        return _json(self.store, MANIFEST)
 
     def pandas(self) -> Any:
-        """A table of them, with a row for each record."""
-        read, keys = _pandas().read_parquet, [each.key for each in self.store.list(layout.DATA)]
-        frames = list(each_of(lambda key: read(io.BytesIO(self.store.get(key))), keys))
-        return _pandas().concat(frames, ignore_index=True) if frames else _pandas().DataFrame()
+        """A table with a row for each record."""
+        keys = [each.key for each in self.store.list(layout.DATA)]
+        read, files = _pandas().read_parquet, each_of(self.store.get, keys)
+        return _pandas().concat([read(io.BytesIO(each)) for each in files], ignore_index=True)
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,25 +155,18 @@ class Version(Entry):
         return next(iter(self.pipeline.runs(claim["run"])), None) if "run" in claim else None
 
     @cached_property
-    def evaluated_by(self) -> str | None:
-        """The task of its run that has evaluated its model; None if there was none."""
+    def evaluation(self) -> dict[str, Any]:
+        """What ``evaluate`` has found of its model in that run, and the key of the ``card``."""
         for task, each in (self.run.evaluations if self.run else {}).items():
             made = each.get("candidate", {"model": ""})
             if "format" not in made and _folder(made["model"]) == _folder(self.about["model"]):
-                return task
-        return None
+                return {**each, "card": f"{layout.RUNS}/{self.run.name}/{task}/{layout.CARD}"}
+        return {}
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The metrics of that evaluation."""
-        return self.run.metrics[self.evaluated_by] if self.run and self.evaluated_by else {}
-
-    @property
-    def card(self) -> str | None:
-        """The key of its card in the pipeline's store."""
-        if not (self.run and self.evaluated_by):
-            return None
-        return f"{layout.RUNS}/{self.run.name}/{self.evaluated_by}/{layout.CARD}"
+        """The metrics on the test split; empty if its run has not evaluated it."""
+        return as_numbers(self.evaluation.get("metrics", {}))
 
     @cached_property
     def started_from(self) -> str | None:
@@ -209,12 +204,13 @@ class Pipeline:
         """All runs, or that of one name."""
         written: dict[str, dict[str, float]] = defaultdict(dict)
         for each in self.store.list(f"{layout.RUNS}/{name}"):
-            _, run, key = each.key.split("/", 2)
-            written[run][key] = each.modified
+            _, run, *key = each.key.split("/", 2)
+            written[run].update(dict.fromkeys(key, each.modified))
         folder = self.store.child(layout.RUNS)
         return _newest_first(
             Run(folder.child(run), run, _time(min(times.values())), tuple(times))
             for run, times in written.items()
+            if times
         )
 
     def run(self, run_id: str) -> Run:
@@ -244,17 +240,13 @@ class Pipeline:
         ]
 
     def model(self, version: int | str = SERVING) -> Version:
-        """The version of that number, or that which is served.
-
-        Raises:
-            FinalError: there is none.
-        """
+        """The version of that number, or of that alias. Raises ``FinalError`` if there is none."""
         versions = self.versions()
         for each in versions:
             if each.name == str(version) or (version == SERVING and each.is_served):
                 return each
-        numbers = ", ".join(each.name for each in versions) or "none"
-        raise FinalError(f"{self.store.url} has no version {version!r}; its versions: {numbers}")
+        there = ", ".join(each.name for each in versions) or "none"
+        raise FinalError(f"{self.store.url} has no version {version}; it has {there}")
 
     def alias(self) -> Alias | None:
         """Which version was promoted, with the history; None if none was."""
@@ -262,16 +254,12 @@ class Pipeline:
 
     def _complete(self, kind: type[_Kind], folder: str) -> list[_Kind]:
         """The entries of a folder that have a manifest."""
-        store = self.store.child(folder)
-
-        def entry(name: str) -> _Kind | None:
-            try:
-                written = store.stat(f"{name}/{MANIFEST}").modified
-            except MissingError:
-                return None
-            return kind(store.child(name), name, _time(written))
-
-        return _newest_first(filter(None, each_of(entry, store.folders())))
+        found = ((each.key.split("/"), each.modified) for each in self.store.list(folder))
+        return _newest_first(
+            kind(self.store.child(f"{folder}/{name}"), name, _time(written))
+            for (_, name, *key), written in found
+            if key == [MANIFEST]
+        )
 
 
 def _newest_first(entries: Iterable[_Kind]) -> list[_Kind]:
@@ -295,17 +283,11 @@ def _json(store: Store, key: str) -> dict[str, Any]:
         return {}
 
 
-def _cells(values: Any) -> Any:
-    """The values of a column, ``(records, *shape)``, as those of a table."""
-    if values.ndim > 1:
-        return list(values)
-    return list(map(_text, values)) if values.dtype == object else values
-
-
-def _text(value: bytes) -> str | bytes:
+def _cell(value: Any) -> Any:
+    """A text as such; an array, and bytes that are no text, as they are."""
     try:
         return value.decode()
-    except UnicodeDecodeError:
+    except (AttributeError, UnicodeDecodeError):
         return value
 
 
