@@ -6,7 +6,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.layout import VERSIONS, path_segment
 from aerotrain.serving.alias import Alias, OlderError, promote, rollback
 from aerotrain_airflow.operators.credentials import store_of
@@ -134,9 +134,19 @@ class RollbackOperator(AliasOperator):
 
 
 def versions_of(pipeline: str | None, context: Context, settings: Settings) -> str:
-    """The URL of the folder of the versions of a DAG, by default of the running one."""
-    dag = pipeline or context["ti"].dag_id
-    return f"{settings.store}/{path_segment(dag)}/{VERSIONS}"
+    """The URL of the folder of the versions of a DAG, by default of the running one.
+
+    Raises:
+        FinalError: that DAG has no folder in the store.
+    """
+    folder = path_segment(pipeline or context["ti"].dag_id)
+    pipelines = store_of(settings.store, settings).folders()
+    if folder not in pipelines:
+        raise FinalError(
+            f"{settings.store} has no pipeline {folder!r}{nearest(folder, pipelines)}; it has "
+            f"{', '.join(pipelines) or 'none'}"
+        )
+    return f"{settings.store}/{folder}/{VERSIONS}"
 
 
 def changed_by(context: Context) -> str:

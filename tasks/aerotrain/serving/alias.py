@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.layout import ALIAS, PROMOTIONS, REMOVALS, VERSIONS
-from aerotrain.serving.versions import newest_version
+from aerotrain.serving.versions import complete_versions, newest_version
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 from aerotrain.store.protocol import read_version, swap
 
@@ -224,12 +224,8 @@ def _announce(store: Store, version: int) -> None:
 
 def _check_complete(store: Store, version: int) -> None:
     if not store.exists(f"{version}/{MANIFEST}"):
-        newest = newest_version(store)
-        instead = (
-            f"is there one below {store.url}/{VERSIONS}?"
-            if newest is None
-            else f"its newest is {newest}"
-        )
+        there = ", ".join(map(str, complete_versions(store)))
+        instead = f"it has {there}" if there else f"is there one below {store.url}/{VERSIONS}?"
         raise FinalError(f"{store.url} has no complete version {version}; {instead}")
 
 
