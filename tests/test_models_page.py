@@ -128,22 +128,22 @@ def test_a_version_is_promoted_and_rolled_back_with_a_reason_and_the_user(
 ) -> None:
     versions, user = store.child("serving"), sign_in("USER")
 
-    def send(action: str, **form: Any) -> Any:
-        return user.post(f"/models/own/{action}", data=form, headers=OURS)
+    def send(**form: Any) -> Any:
+        return user.post("/models/own", data=form, headers=OURS)
 
-    page = send("promote", version=2, reason="better")
+    page = send(version=2, reason="better")
     assert page.url.path == "/models/own"
     assert "Version 2 is served now" in page.text
-    assert "Version 3 is served now" in send("promote", version=3, reason="still better").text
-    refused = send("promote", version=1, reason="oldest")
+    assert "Version 3 is served now" in send(version=3, reason="still better").text
+    refused = send(version=1, reason="oldest")
     assert refused.status_code == 409
     assert "Nothing was changed: version 1 is older than version 3" in refused.text
-    assert 'action="../../models/own/promote"' in refused.text
-    assert "no complete version 9" in send("promote", version=9, reason="x").text
-    assert "no reason is given" in send("rollback", reason=" ").text
-    page = send("rollback", reason="slow")
+    assert 'action="../models/own"' in refused.text
+    assert "no complete version 9" in send(version=9, reason="x").text
+    assert "no reason is given" in send(reason=" ").text
+    page = send(reason="slow")
     assert "Version 2 is served now" in page.text
-    assert send("promote", version=1, reason="oldest", older="true").status_code == 200
+    assert send(version=1, reason="oldest", older="true").status_code == 200
     alias = alias_of(versions)
     assert alias is not None
     changes = [(each.action, each.version, each.by, each.reason) for each in alias.history]
@@ -171,6 +171,6 @@ def test_who_may_not_trigger_the_dag_and_forms_of_other_sites_change_nothing(
     sign_in: SignIn, store: Store, role: str, headers: dict[str, str]
 ) -> None:
     form = {"version": "1", "reason": "x"}
-    answer = sign_in(role).post("/models/own/promote", data=form, headers=headers)
+    answer = sign_in(role).post("/models/own", data=form, headers=headers)
     assert answer.status_code == 403
     assert alias_of(store.child("serving")) is None

@@ -65,7 +65,7 @@ def test_a_notebook_has_runs_data_metrics_predictions_and_the_served_model(
     assert epochs["loss"].iloc[-1] < epochs["loss"].iloc[0]
 
     [data] = digits.datasets()
-    count = data.manifest.splits["test"].records
+    count = data.manifest["splits"]["test"]["records"]
     table = data.pandas("test")
     assert len(table) == count
     assert table["image"][0].shape == (8, 8)

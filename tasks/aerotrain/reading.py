@@ -41,6 +41,11 @@ class Entry:
     def url(self) -> str:
         return self.store.url
 
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What says that it is complete: of a data set, of predictions or of a version."""
+        return dict(json.loads(self.store.get(MANIFEST)))
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}, {self.at:%Y-%m-%d %H:%M}>"
 
@@ -86,11 +91,6 @@ class Run(Entry):
 class DataFolder(Entry):
     """A finished data set. Its name is its fingerprint."""
 
-    @cached_property
-    def manifest(self) -> Dataset:
-        """Its source, columns and splits, and the names of classes."""
-        return Dataset.from_json(self.store.get(MANIFEST))
-
     def tf_data(
         self, split: str = "train", *, batch_size: int = 256, records: int | None = None
     ) -> Any:
@@ -103,7 +103,8 @@ class DataFolder(Entry):
         from aerotrain.training.input.batches import RecordFiles, parse
         from aerotrain.training.input.shards import download, enough, split_of
 
-        found, schema = split_of(self.manifest, split), self.manifest.schema
+        dataset = Dataset.from_json(self.store.get(MANIFEST))
+        found, schema = split_of(dataset, split), dataset.schema
         count = found.records if records is None else min(records, found.records)
         paths = download(self.url, enough(found.shards, count), Path(_scratch(self.url).name))
         batches = RecordFiles.of(paths).records().take(count).batch(batch_size)
@@ -124,11 +125,6 @@ class DataFolder(Entry):
 class Predictions(Entry):
     """Finished predictions for a whole source. Their name is a fingerprint."""
 
-    @cached_property
-    def manifest(self) -> dict[str, Any]:
-        """The version that has predicted, the source, the columns and the number of records."""
-        return _json(self.store, MANIFEST)
-
     def pandas(self) -> Any:
         """A table with a row for each record."""
         keys = [each.key for each in self.store.list(layout.DATA)]
@@ -143,10 +139,10 @@ class Version(Entry):
     pipeline: "Pipeline"
     is_served: bool
 
-    @cached_property
-    def about(self) -> dict[str, Any]:
-        """The URLs of the trained ``model`` and of the ``data`` by which it was verified."""
-        return dict(json.loads(self.store.get(MANIFEST))["about"])
+    @property
+    def model(self) -> str:
+        """The URL of the trained model."""
+        return str(self.manifest["about"]["model"]).removesuffix(f"/{layout.MODEL}")
 
     @cached_property
     def run(self) -> Run | None:
@@ -159,7 +155,10 @@ class Version(Entry):
         """What ``evaluate`` has found of its model in that run, and the key of the ``card``."""
         for task, each in (self.run.evaluations if self.run else {}).items():
             made = each.get("candidate", {"model": ""})
-            if "format" not in made and _folder(made["model"]) == _folder(self.about["model"]):
+            if (
+                "format" not in made
+                and made["model"].removesuffix(f"/{layout.MODEL}") == self.model
+            ):
                 return {**each, "card": f"{layout.RUNS}/{self.run.name}/{task}/{layout.CARD}"}
         return {}
 
@@ -171,7 +170,7 @@ class Version(Entry):
     @cached_property
     def started_from(self) -> str | None:
         """The URL of the model from whose weights the training started."""
-        key = _folder(self.about["model"]).removeprefix(f"{self.pipeline.store.url}/")
+        key = self.model.removeprefix(f"{self.pipeline.store.url}/")
         found = {} if "://" in key else _json(self.pipeline.store, f"{key}/{layout.MODEL}")
         return (found.get("started_from") or {}).get("model")
 
@@ -268,11 +267,6 @@ def _newest_first(entries: Iterable[_Kind]) -> list[_Kind]:
 
 def _time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def _folder(model: str) -> str:
-    """The URL of a trained model without the name of its manifest."""
-    return model.removesuffix(f"/{layout.MODEL}").rstrip("/")
 
 
 def _json(store: Store, key: str) -> dict[str, Any]:

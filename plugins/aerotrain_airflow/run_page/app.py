@@ -74,15 +74,10 @@ def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
         TaskInstance.state == TaskInstanceState.FAILED,
     )
     active = state in _ACTIVE
-    try:
-        found = answers.get(
-            (dag_id, run_id, active),
-            lambda: run_data(store_of_dag(dag_id), dag_id, run_id, time.time(), active=active),
-        )
-    except TimeoutError:
-        raise HTTPException(503, "the store has not answered yet: ask again") from None
-    except AerotrainError as error:
-        raise HTTPException(502, str(error)) from error
+    found = answers.get_or_refuse(
+        (dag_id, run_id, active),
+        lambda: run_data(store_of_dag(dag_id), dag_id, run_id, time.time(), active=active),
+    )
     failed_tasks = sorted(set(session.scalars(failed)))
     return JSONResponse({**found, "state": state, "failed_tasks": failed_tasks, "active": active})
 

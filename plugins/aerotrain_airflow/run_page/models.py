@@ -4,8 +4,6 @@ A user sees the pipelines of the DAGs that they may read. A change needs the rig
 of the DAG, because a run with the step ``promote`` does the same. It is in Airflow's audit log.
 """
 
-from collections.abc import Callable, Hashable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, urlsplit
@@ -22,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader
 from aerotrain.contract.errors import AerotrainError, SpecError
 from aerotrain.contract.layout import PAGE, VERSIONS, path_segment
 from aerotrain.reading import Pipeline
-from aerotrain.serving.alias import Alias, promote, rollback
+from aerotrain.serving.alias import promote, rollback
 from aerotrain.store.manifest import each_of
 from aerotrain_airflow.operators.links import address_of_run, base_url
 from aerotrain_airflow.run_page.store_reads import MAY_READ, answers, store_of_all, store_of_dag
@@ -58,16 +56,6 @@ def _from_this_site(request: Request) -> None:
         raise HTTPException(403, f"the form was sent by another site, {origin}: use Airflow's page")
 
 
-_change = APIRouter(
-    prefix="/models/{dag_id}",
-    dependencies=[
-        Depends(_from_this_site),
-        Depends(requires_access_dag(**_CHANGE)),
-        Depends(action_logging("change_served_version")),
-    ],
-)
-
-
 @router.get("/models")
 def models(user: GetUserDep) -> Response:
     """The pipelines that have versions, each with the one that is served."""
@@ -78,68 +66,56 @@ def models(user: GetUserDep) -> Response:
         ours = [dags[each] for each in store_of_all().folders() if each in dags]
         return [each for each in each_of(lambda dag: _model(dag, 0), ours) if each["versions"]]
 
-    return _html(root=".", models=_read(frozenset(ids), read))
+    return _html(root=".", models=answers.get_or_refuse(frozenset(ids), read))
 
 
 @router.get("/models/{dag_id}", dependencies=[MAY_READ])
 def model(dag_id: str, user: GetUserDep, served: int | None = None) -> Response:
     """The versions of a pipeline; ``served`` is the one to which the user has just changed."""
-    return _page(dag_id, user, root="..", served=served)
+    return _page(dag_id, user, served=served)
 
 
-@_change.post("/promote")
-def promote_version(
+@router.post(
+    "/models/{dag_id}",
+    dependencies=[
+        Depends(_from_this_site),
+        Depends(requires_access_dag(**_CHANGE)),
+        Depends(action_logging("change_served_version")),
+    ],
+)
+def change_served_version(
     dag_id: str,
     user: GetUserDep,
-    version: Annotated[int, Form()],
     reason: Annotated[str, Form()] = "",
+    version: Annotated[int | None, Form()] = None,
     older: Annotated[bool, Form()] = False,
 ) -> Response:
-    """Serve the version that a person has chosen."""
-    return _changed(dag_id, user, reason, partial(promote, version=version, older=older))
-
-
-@_change.post("/rollback")
-def roll_back(dag_id: str, user: GetUserDep, reason: Annotated[str, Form()] = "") -> Response:
-    """Serve the version before the present one."""
-    return _changed(dag_id, user, reason, rollback)
-
-
-router.include_router(_change)
-
-
-def _changed(dag_id: str, user: Any, reason: str, change: Callable[..., Alias]) -> Response:
-    """Make a change, and show the page again, with the reason why it was refused if it was."""
+    """Promote a version or, without one, roll back; a refusal is shown on the page."""
+    about = {"by": user.get_name(), "reason": reason.strip()}
     try:
-        if not reason.strip():
+        if not about["reason"]:
             raise SpecError("no reason is given: say in a few words why, for the history")
         store = store_of_dag(dag_id).child(VERSIONS)
-        alias = change(store, by=user.get_name(), reason=reason.strip())
+        if version is None:
+            alias = rollback(store, **about)
+        else:
+            alias = promote(store, version, older=older, **about)
     except AerotrainError as error:
-        return _page(dag_id, user, 409, root="../..", error=str(error))
-    return RedirectResponse(f"../{quote(dag_id)}?served={alias.version}", 303)
+        return _page(dag_id, user, 409, error=str(error))
+    return RedirectResponse(f"{quote(dag_id)}?served={alias.version}", 303)
 
 
 def _page(dag_id: str, user: Any, status: int = 200, **values: Any) -> Response:
     """The page of a pipeline. After a change, it is read again."""
-    found = _read((dag_id, values.get("served")), lambda: _model(dag_id, _MOST))
+    found = answers.get_or_refuse((dag_id, values.get("served")), lambda: _model(dag_id, _MOST))
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     may_change = get_auth_manager().is_authorized_dag(**_CHANGE, details=details, user=user)
-    return _html(status, model=found, may_change=may_change, **values)
+    return _html(status, root="..", model=found, may_change=may_change, **values)
 
 
 def _html(status: int = 200, **values: Any) -> Response:
     values |= {"page": PAGE, "address_of_run": address_of_run, "path_segment": path_segment}
     return HTMLResponse(_TEMPLATE.render(values), status, _HEADERS)
-
-
-def _read(key: Hashable, read: Callable[[], Any]) -> Any:
-    try:
-        return answers.get(("models", key), read)
-    except TimeoutError:
-        raise HTTPException(503, "the store has not answered yet: load the page again") from None
-    except AerotrainError as error:
-        raise HTTPException(502, str(error)) from error
 
 
 def _model(dag_id: str, most: int) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from typing import Any
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from cachetools import LRUCache
-from fastapi import Depends
+from fastapi import Depends, HTTPException
 
+from aerotrain.contract.errors import AerotrainError
 from aerotrain.contract.layout import path_segment
 from aerotrain.store import Store
 from aerotrain_airflow.operators.credentials import store_of
@@ -67,6 +68,15 @@ class Answers:
         finally:
             if answer.future.done():
                 answer.expires = min(answer.expires, time.monotonic() + _FRESH)
+
+    def get_or_refuse(self, key: Hashable, read: Callable[[], Any]) -> Any:
+        """What ``get`` returns; its errors are those of a request."""
+        try:
+            return self.get(key, read)
+        except TimeoutError:
+            raise HTTPException(503, "the store has not answered yet: ask again") from None
+        except AerotrainError as error:
+            raise HTTPException(502, str(error)) from error
 
 
 answers = Answers()
