@@ -142,7 +142,7 @@ class Version(Entry):
     @property
     def model(self) -> str:
         """The URL of the trained model."""
-        return str(self.manifest["about"]["model"]).removesuffix(f"/{layout.MODEL}")
+        return str(self.manifest["about"]["model"])
 
     @cached_property
     def run(self) -> Run | None:
@@ -153,13 +153,12 @@ class Version(Entry):
     @cached_property
     def evaluation(self) -> dict[str, Any]:
         """What ``evaluate`` has found of its model in that run, and the key of the ``card``."""
-        for task, each in (self.run.evaluations if self.run else {}).items():
-            made = each.get("candidate", {"model": ""})
-            if (
-                "format" not in made
-                and made["model"].removesuffix(f"/{layout.MODEL}") == self.model
-            ):
-                return {**each, "card": f"{layout.RUNS}/{self.run.name}/{task}/{layout.CARD}"}
+        if (run := self.run) is None:
+            return {}
+        for task, each in run.evaluations.items():
+            made = each.get("candidate", {})
+            if made.get("model") == self.model and "format" not in made:
+                return {**each, "card": f"{layout.RUNS}/{run.name}/{task}/{layout.CARD}"}
         return {}
 
     @property
@@ -171,7 +170,7 @@ class Version(Entry):
     def started_from(self) -> str | None:
         """The URL of the model from whose weights the training started."""
         key = self.model.removeprefix(f"{self.pipeline.store.url}/")
-        found = {} if "://" in key else _json(self.pipeline.store, f"{key}/{layout.MODEL}")
+        found = {} if "://" in key else _json(self.pipeline.store, key)
         return (found.get("started_from") or {}).get("model")
 
     def load(self) -> Any:

@@ -91,17 +91,16 @@ def change_served_version(
     older: Annotated[bool, Form()] = False,
 ) -> Response:
     """Promote a version or, without one, roll back; a refusal is shown on the page."""
-    about = {"by": user.get_name(), "reason": reason.strip()}
+    store, by, why = store_of_dag(dag_id).child(VERSIONS), user.get_name(), reason.strip()
     try:
-        if not about["reason"]:
+        if not why:
             raise SpecError("no reason is given: say in a few words why, for the history")
-        store = store_of_dag(dag_id).child(VERSIONS)
         if version is None:
-            alias = rollback(store, **about)
+            alias = rollback(store, by=by, reason=why)
         else:
-            alias = promote(store, version, older=older, **about)
+            alias = promote(store, version, by=by, reason=why, older=older)
     except AerotrainError as error:
-        return _page(dag_id, user, 409, error=str(error))
+        return _page(dag_id, user, 409, error=str(error), version=version, why=why)
     return RedirectResponse(f"{quote(dag_id)}?served={alias.version}", 303)
 
 
