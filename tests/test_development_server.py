@@ -53,6 +53,7 @@ def store(tmp_path_factory):
         signatures = {"serving_default": module.scale, "describe": module.describe}
         tf.saved_model.save(module, str(folder / str(version)), signatures=signatures)
         publish(store.child("flats/serving"), folder / str(version), str(version), {})
+    store.put("logs/of-airflow.log", b"")
     return store
 
 

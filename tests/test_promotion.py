@@ -130,5 +130,7 @@ def test_a_pipeline_that_does_not_exist_is_named_with_those_that_do(
     versions: Store, context: Any, operator: Any
 ) -> None:
     given = {"version": 1} if operator is PromoteOperator else {}
-    with pytest.raises(AirflowFailException, match="no pipeline 'flat', did you mean 'flats'"):
+    with pytest.raises(
+        AirflowFailException, match="'flat' has exported no version, did you mean 'flats'"
+    ):
         operator(task_id="change", pipeline="flat", **given).execute(context)

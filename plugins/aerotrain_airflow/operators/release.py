@@ -137,16 +137,17 @@ def versions_of(pipeline: str | None, context: Context, settings: Settings) -> s
     """The URL of the folder of the versions of a DAG, by default of the running one.
 
     Raises:
-        FinalError: that DAG has no folder in the store.
+        FinalError: it has none.
     """
-    folder = path_segment(pipeline or context["ti"].dag_id)
-    pipelines = store_of(settings.store, settings).folders()
-    if folder not in pipelines:
+    dag = pipeline or context["ti"].dag_id
+    url = f"{settings.store}/{path_segment(dag)}/{VERSIONS}"
+    if not store_of(url, settings).folders():
+        there = store_of(settings.store, settings).folders()
         raise FinalError(
-            f"{settings.store} has no pipeline {folder!r}{nearest(folder, pipelines)}; it has "
-            f"{', '.join(pipelines) or 'none'}"
+            f"{dag!r} has exported no version{nearest(dag, there)}; {settings.store} has "
+            f"{', '.join(there) or 'no pipeline'}"
         )
-    return f"{settings.store}/{folder}/{VERSIONS}"
+    return url
 
 
 def changed_by(context: Context) -> str:

@@ -124,9 +124,9 @@ class Models:
 
     def listed(self) -> list[dict[str, Any]]:
         """The name of each model of the store, its versions, and the one that is served."""
-        found = []
-        for name in open_store(self._store).folders():
-            if versions := Pipeline.at(f"{self._store}/{name}").versions():
+        found, store = [], open_store(self._store)
+        for name in store.folders():
+            if versions := Pipeline(store.child(name)).versions():
                 served = next((each.name for each in versions if each.is_served), None)
                 numbers = [each.name for each in versions]
                 found.append({"name": name, "version": served, "versions": numbers})

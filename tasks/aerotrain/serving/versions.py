@@ -69,11 +69,6 @@ def complete_versions(store: Store) -> dict[int, StoredObject]:
     return {number: numbered[number] for number in sorted(numbered)}
 
 
-def newest_version(store: Store) -> int | None:
-    """The highest number that is completely published, or None."""
-    return max(complete_versions(store), default=None)
-
-
 def claim_key(version: int) -> str:
     """The object that says which export of which run has claimed that number."""
     return f"claims/{version}.json"
