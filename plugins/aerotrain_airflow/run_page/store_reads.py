@@ -74,7 +74,8 @@ class Answers:
         try:
             return self.get(key, read)
         except TimeoutError:
-            raise HTTPException(503, "the store has not answered yet: ask again") from None
+            why = "the store has not answered yet: ask again"  # as a browser does by itself
+            raise HTTPException(503, why, {"Refresh": "2"}) from None
         except AerotrainError as error:
             raise HTTPException(502, str(error)) from error
 
