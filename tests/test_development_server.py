@@ -53,6 +53,7 @@ def store(tmp_path_factory):
         signatures = {"serving_default": module.scale, "describe": module.describe}
         tf.saved_model.save(module, str(folder / str(version)), signatures=signatures)
         publish(store.child("flats/serving"), folder / str(version), str(version), {})
+    store.put("logs/of-airflow.log", b"")
     return store
 
 
@@ -94,6 +95,8 @@ def test_rows_and_columns_are_predicted(ask):
     assert str(answer) == "{'outputs': [[0.1, nan]]}"  # the shortest that is the same float32
     [state] = ask("/v1/models/flats")[1]["model_version_status"]
     assert (state["version"], state["state"]) == ("2", "AVAILABLE")
+    models = [{"name": "flats", "version": "2", "versions": ["2", "1"]}]
+    assert ask("/v1/models") == (200, {"models": models})
 
 
 def test_several_inputs_and_outputs_have_names_and_bytes_are_base64(ask):

@@ -153,7 +153,7 @@ def file_of(dotted: str) -> Path | None:
     """The file of a module of ours, or None."""
     for root in IMPORTED_FROM:
         base = root.joinpath(*dotted.split("."))
-        for path in (base.with_suffix(".py"), base / "__main__.py", base / "__init__.py"):
+        for path in (base.with_suffix(".py"), base / "__init__.py", base / "__main__.py"):
             if path.exists():
                 return path
     return None

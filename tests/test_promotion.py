@@ -113,7 +113,7 @@ def test_a_backfill_leaves_what_a_run_without_a_date_or_a_person_has_promoted(
     ("version", "message"),
     [
         (None, "no version is given: give the number of a version"),
-        (9, "no complete version 9"),
+        (9, "no complete version 9; it has 1, 2, 3"),
         ("x", "'x' is none: give the number"),
     ],
 )
@@ -123,3 +123,14 @@ def test_what_is_no_version_fails_without_a_retry(
     with pytest.raises(AirflowFailException, match=message):
         PromoteOperator(task_id="promote", version=version, pipeline="flats").execute(context)
     assert alias_of(versions) is None
+
+
+@pytest.mark.parametrize("operator", [PromoteOperator, RollbackOperator])
+def test_a_pipeline_that_does_not_exist_is_named_with_those_that_do(
+    versions: Store, context: Any, operator: Any
+) -> None:
+    given = {"version": 1} if operator is PromoteOperator else {}
+    with pytest.raises(
+        AirflowFailException, match="'flat' has exported no version, did you mean 'flats'"
+    ):
+        operator(task_id="change", pipeline="flat", **given).execute(context)

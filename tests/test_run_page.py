@@ -16,8 +16,8 @@ from aerotrain.contract.status import (
     StepTime,
 )
 from aerotrain.store import StoreUnavailable, open_store
-from aerotrain_airflow.run_page.app import Answers
 from aerotrain_airflow.run_page.run_data import run_data
+from aerotrain_airflow.run_page.store_reads import Answers
 from aerotrain_airflow.run_page.timeline import (
     failure_of,
     lanes_of,

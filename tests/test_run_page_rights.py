@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from aerotrain.store import open_store
 from aerotrain_airflow.run_page import app as page
+from aerotrain_airflow.run_page import store_reads
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
@@ -23,7 +24,7 @@ def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[TestClie
     """A user who is signed in, and may read the task instances of the DAG ``own`` alone."""
     monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", "support.dag_rights.AuthManagerOfOneDag")
     monkeypatch.setenv("AIRFLOW__AEROTRAIN__STORE", tmp_path.as_uri())
-    page._store_at.cache_clear()
+    store_reads._store_of_period.cache_clear()
     purge_cached_app()
     create_auth_manager()
     user = SimpleAuthManagerUser(username="viewer", role="VIEWER")

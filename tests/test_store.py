@@ -76,6 +76,9 @@ def test_a_prefix_is_a_whole_folder(store_url: str) -> None:
     assert len(list(store.list())) == 5
     assert [each.key for each in store.child("run").list()] == ["a/c", "b"]
     assert list(store.list("nothing")) == []
+    assert store.folders() == ["other", "run", "run-2"]
+    assert store.child("run").folders() == ["a"]
+    assert store.folders("nothing") == store.folders("running") == []
 
 
 def test_a_listing_of_a_folder_is_sorted_by_whole_keys(tmp_path: Path) -> None:

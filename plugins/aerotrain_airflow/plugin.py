@@ -1,4 +1,4 @@
-"""What Airflow loads of this package as a plugin: the run page, and the listener for MLflow.
+"""What Airflow loads of this package as a plugin: pages of its UI, and the listener for MLflow.
 
 https://airflow.apache.org/docs/apache-airflow/stable/administration-and-deployment/plugins.html
 """
@@ -44,7 +44,7 @@ class MlflowListener:
 
 
 class AerotrainPlugin(AirflowPlugin):
-    """The views of a run and of a task, the application that serves them, and the listener."""
+    """The views of runs, tasks and models, the application that serves them, the listener."""
 
     name = "aerotrain"
     external_views = [  # noqa: RUF012 -- Airflow reads it so
@@ -54,6 +54,15 @@ class AerotrainPlugin(AirflowPlugin):
             "href": f"{_VIEW['href']}?task={{TASK_ID}}",
             "destination": "task_instance",
             "url_route": "task-training",
+        },
+        {
+            "name": "Models",
+            "href": f"{PREFIX}/models",
+            "icon": f"{PREFIX}/static/models.svg",
+            "icon_dark_mode": f"{PREFIX}/static/models-dark.svg",
+            "destination": "nav",
+            "nav_top_level": True,
+            "url_route": "models",
         },
     ]
 

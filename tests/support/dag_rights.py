@@ -7,9 +7,14 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 
 
 class AuthManagerOfOneDag(SimpleAuthManager):
-    """Lets every user read the task instances of the DAG ``own``, and nothing of other DAGs."""
+    """Lets every user read the DAG ``own`` and its task instances, and nothing of other DAGs.
+
+    Users other than viewers may also trigger its runs.
+    """
 
     def is_authorized_dag(
-        self, *, access_entity: Any = None, details: Any = None, **_: Any
+        self, *, method: str, user: Any, access_entity: Any = None, details: Any = None
     ) -> bool:
-        return access_entity is DagAccessEntity.TASK_INSTANCE and details.id == "own"
+        reads = method == "GET" and access_entity in (None, DagAccessEntity.TASK_INSTANCE)
+        triggers = (method, access_entity) == ("POST", DagAccessEntity.RUN)
+        return details.id == "own" and (reads or (triggers and user.role != "VIEWER"))

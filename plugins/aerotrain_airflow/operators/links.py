@@ -17,6 +17,8 @@ from aerotrain_airflow.settings import Settings
 
 #: Where Airflow's API server has the application of the run page.
 PREFIX = "/aerotrain"
+#: Where Airflow's UI shows the page of models.
+MODELS = "/plugin/models"
 
 
 class StoreLink(BaseOperatorLink):

@@ -6,7 +6,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.layout import VERSIONS, path_segment
 from aerotrain.serving.alias import Alias, OlderError, promote, rollback
 from aerotrain_airflow.operators.credentials import store_of
@@ -134,9 +134,20 @@ class RollbackOperator(AliasOperator):
 
 
 def versions_of(pipeline: str | None, context: Context, settings: Settings) -> str:
-    """The URL of the folder of the versions of a DAG, by default of the running one."""
+    """The URL of the folder of the versions of a DAG, by default of the running one.
+
+    Raises:
+        FinalError: it has none.
+    """
     dag = pipeline or context["ti"].dag_id
-    return f"{settings.store}/{path_segment(dag)}/{VERSIONS}"
+    url = f"{settings.store}/{path_segment(dag)}/{VERSIONS}"
+    if not store_of(url, settings).folders():
+        there = store_of(settings.store, settings).folders()
+        raise FinalError(
+            f"{dag!r} has exported no version{nearest(dag, there)}; {settings.store} has "
+            f"{', '.join(there) or 'no pipeline'}"
+        )
+    return url
 
 
 def changed_by(context: Context) -> str:

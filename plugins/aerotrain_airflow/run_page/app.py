@@ -1,41 +1,32 @@
-"""The web application of the run page, which Airflow's API server mounts under ``PREFIX``.
+"""The web application of our pages, which Airflow's API server mounts under ``PREFIX``.
 
-Each route needs a login to Airflow and the right to read the task instances of the DAG in its path;
-without them it answers 401 or 403. Airflow does not check the routes of plugins by itself.
+Each route, here and in ``models.py``, needs a login to Airflow, and those of one DAG the right to
+read its task instances; without them it answers 401 or 403. Airflow does not check the routes of
+plugins by itself.
 
 A browser needs no key of the store, nor access to it. Files were written by pipelines, so their
 scripts must not act as the user who looks at them: they get an origin of their own, and load
 nothing.
 """
 
-import math
-import threading
 import time
-from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import lru_cache
 from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.api_fastapi.core_api.security import requires_access_dag
 from airflow.models import DagRun, TaskInstance
 from airflow.utils.state import DagRunState, TaskInstanceState
-from cachetools import LRUCache
-from fastapi import APIRouter, Depends, FastAPI, HTTPException
+from fastapi import APIRouter, FastAPI, HTTPException
 from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from sqlalchemy import select
 
 from aerotrain.contract.errors import AerotrainError, SpecError
-from aerotrain.contract.layout import path_segment
-from aerotrain.store import MissingError, Store
-from aerotrain_airflow.operators.credentials import store_of
+from aerotrain.store import MissingError
+from aerotrain_airflow.run_page import models
 from aerotrain_airflow.run_page.run_data import run_data
-from aerotrain_airflow.settings import Settings
+from aerotrain_airflow.run_page.store_reads import MAY_READ, answers, store_of_dag
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -61,57 +52,7 @@ _LARGEST = 64 << 20
 _SHOWN = ("text/html", "application/json", "image/png", "image/jpeg", "image/svg+xml")
 _TEXTS = (".jsonl", ".txt", ".log", ".py", ".csv")
 
-#: Seconds for which a client of the store is used, before its credential is read again.
-_CREDENTIAL_SECONDS = 300
-
-#: Seconds for which a request waits for the store, and an answer is new enough for other viewers.
-_PATIENCE, _FRESH = 4.0, 2.0
-
-_MOST_ANSWERS, _THREADS = 100, 8
-
-
-@dataclass
-class _Answer:
-    """An answer that is being read; another one is read after ``expires``."""
-
-    future: Future[Any]
-    expires: float = math.inf
-
-
-class Answers:
-    """The last answers by key: many viewers ask for the same run every few seconds.
-
-    Each is read in the background, by one thread at a time, so that a slow store does not occupy
-    the threads of the API server.
-    """
-
-    def __init__(self) -> None:
-        self._answers: LRUCache[Hashable, _Answer] = LRUCache(_MOST_ANSWERS)
-        self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="run-page")
-
-    def get(self, key: Hashable, read: Callable[[], Any], patience: float = _PATIENCE) -> Any:
-        """What ``read`` returns, or has returned to an earlier call shortly before.
-
-        Raises:
-            TimeoutError: it takes longer than ``patience`` seconds; a later call has the answer.
-            Exception: what ``read`` raises.
-        """
-        with self._lock:
-            answer = self._answers.get(key)
-            if answer is None or answer.expires < time.monotonic():
-                answer = self._answers[key] = _Answer(self._threads.submit(read))
-        try:
-            return answer.future.result(patience)
-        finally:
-            if answer.future.done():
-                answer.expires = min(answer.expires, time.monotonic() + _FRESH)
-
-
-_answers = Answers()
-
-_may_read = Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE))
-_guarded = APIRouter(dependencies=[_may_read])
+_guarded = APIRouter(dependencies=[MAY_READ])
 
 
 @_guarded.get("/runs/{dag_id}/{run_id:path}")
@@ -133,15 +74,10 @@ def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
         TaskInstance.state == TaskInstanceState.FAILED,
     )
     active = state in _ACTIVE
-    try:
-        found = _answers.get(
-            (dag_id, run_id, active),
-            lambda: run_data(_store(dag_id), dag_id, run_id, time.time(), active=active),
-        )
-    except TimeoutError:
-        raise HTTPException(503, "the store has not answered yet: ask again") from None
-    except AerotrainError as error:
-        raise HTTPException(502, str(error)) from error
+    found = answers.get_or_refuse(
+        (dag_id, run_id, active),
+        lambda: run_data(store_of_dag(dag_id), dag_id, run_id, time.time(), active=active),
+    )
     failed_tasks = sorted(set(session.scalars(failed)))
     return JSONResponse({**found, "state": state, "failed_tasks": failed_tasks, "active": active})
 
@@ -150,7 +86,7 @@ def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
 def file(dag_id: str, key: str) -> Response:
     """A file of the pipeline's store."""
     try:
-        store = _store(dag_id)
+        store = store_of_dag(dag_id)
         if (size := store.stat(key).size) > _LARGEST:
             raise HTTPException(
                 413,
@@ -173,17 +109,6 @@ def _type(key: str) -> str:
     return "text/plain; charset=utf-8" if key.endswith(_TEXTS) else "application/octet-stream"
 
 
-def _store(dag_id: str) -> Store:
-    return _store_at(dag_id, int(time.time() // _CREDENTIAL_SECONDS))
-
-
-@lru_cache(maxsize=200)
-def _store_at(dag_id: str, _period: int) -> Store:
-    """The store of a pipeline; within a period the same, because making a client takes long."""
-    settings = Settings.read()
-    return store_of(f"{settings.store}/{path_segment(dag_id)}", settings)
-
-
 class _StaticFiles(StaticFiles):
     """Files that a browser asks for each time whether they have changed: names have no version."""
 
@@ -196,5 +121,6 @@ class _StaticFiles(StaticFiles):
 #: The schema and its pages are off, because Airflow would show them without a login.
 app = FastAPI(title="aerotrain", docs_url=None, redoc_url=None, openapi_url=None)
 app.include_router(_guarded)
+app.include_router(models.router)
 # The same for every user, so without a login.
 app.mount("/static", _StaticFiles(directory=_STATIC))

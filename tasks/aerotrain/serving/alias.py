@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.layout import ALIAS, PROMOTIONS, REMOVALS, VERSIONS
-from aerotrain.serving.versions import newest_version
+from aerotrain.serving.versions import complete_versions
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 from aerotrain.store.protocol import read_version, swap
 
@@ -118,7 +118,7 @@ def served_number(store: Store) -> int | None:
     It is the one that was promoted, or the newest one if none was.
     """
     alias = alias_of(store)
-    return newest_version(store) if alias is None else alias.version
+    return max(complete_versions(store), default=None) if alias is None else alias.version
 
 
 def served_version(pipeline: str) -> str | None:
@@ -224,12 +224,8 @@ def _announce(store: Store, version: int) -> None:
 
 def _check_complete(store: Store, version: int) -> None:
     if not store.exists(f"{version}/{MANIFEST}"):
-        newest = newest_version(store)
-        instead = (
-            f"is there one below {store.url}/{VERSIONS}?"
-            if newest is None
-            else f"its newest is {newest}"
-        )
+        there = ", ".join(map(str, complete_versions(store)))
+        instead = f"it has {there}" if there else f"is there one below {store.url}/{VERSIONS}?"
         raise FinalError(f"{store.url} has no complete version {version}; {instead}")
 
 

@@ -1,7 +1,8 @@
 """A server for development: TensorFlow Serving's REST API for the models of a store.
 
 It answers ``POST /v1/models/NAME[/versions/N]:predict``, and ``GET`` of the same path without
-``:predict`` by the status of the version. It follows the alias of each pipeline.
+``:predict`` by the status of the version. ``GET /v1/models``, which TensorFlow Serving does not
+have, lists all models. It follows the alias of each pipeline.
 """
 
 import json
@@ -19,10 +20,12 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.contract.layout import is_path_segment
+from aerotrain.reading import Pipeline
 from aerotrain.serving.pull import POLL, Puller
 from aerotrain.serving.requests import read_requests
 from aerotrain.serving.rest import BadRequestError, inputs_of, response_of
 from aerotrain.serving.signature import SIGNATURE, Arrays, loaded_inputs
+from aerotrain.store import open_store
 
 _PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/(\d{1,18}))?(:predict)?")
 
@@ -119,6 +122,16 @@ class Models:
                 self._models[name, version] = puller, self._load(name, puller)
         return self._models[name, version][1]
 
+    def listed(self) -> list[dict[str, Any]]:
+        """The name of each model of the store, its versions, and the one that is served."""
+        found, store = [], open_store(self._store)
+        for name in store.folders():
+            if versions := Pipeline(store.child(name)).versions():
+                served = next((each.name for each in versions if each.is_served), None)
+                numbers = [each.name for each in versions]
+                found.append({"name": name, "version": served, "versions": numbers})
+        return found
+
     def _load(self, name: str, puller: Puller) -> Loaded:
         loaded = Loaded.of(puller.folder / str(puller.version))
         print(f"{name}: version {loaded.version} is loaded", flush=True)
@@ -165,6 +178,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self._predict)
 
     def _status(self) -> dict[str, Any]:
+        if self.path == "/v1/models":
+            return {"models": self.server.models.listed()}
         version = str(self._loaded("GET", None).version)
         status = {"error_code": "OK", "error_message": ""}
         state = {"version": version, "state": "AVAILABLE", "status": status}

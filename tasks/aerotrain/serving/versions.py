@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from aerotrain.store import MANIFEST, ExistsError, Store
+from aerotrain.store import MANIFEST, ExistsError, Store, StoredObject
 
 #: Files of a version with requests: those that TensorFlow Serving warms up with, and the body of a
 #: POST. See ``aerotrain.serving.requests``.
@@ -45,7 +45,7 @@ def claim_version(store: Store, export: Mapping[str, Any]) -> int:
     content = json.dumps({**export, "try": secrets.token_hex(8)}, sort_keys=True).encode()
     for version in itertools.count(max(taken, default=0) + 1):
         try:
-            store.put(f"claims/{version}.json", content, if_absent=True)
+            store.put(claim_key(version), content, if_absent=True)
         except ExistsError:
             continue  # another export was faster
         break
@@ -61,11 +61,17 @@ def published_version(store: Store, export: Mapping[str, Any]) -> int | None:
     return next((each for each in versions if store.exists(f"{each}/{MANIFEST}")), None)
 
 
-def newest_version(store: Store) -> int | None:
-    """The highest number that is completely published, or None."""
-    complete = re.compile(rf"({_VERSION})/{re.escape(MANIFEST)}")
-    found = (complete.fullmatch(each.key) for each in store.list())
-    return max((int(match[1]) for match in found if match is not None), default=None)
+def complete_versions(store: Store) -> dict[int, StoredObject]:
+    """The numbers that are completely published, in rising order, and the manifest of each."""
+    manifest = re.compile(rf"({_VERSION})/{re.escape(MANIFEST)}")
+    found = ((manifest.fullmatch(each.key), each) for each in store.list())
+    numbered = {int(match[1]): each for match, each in found if match is not None}
+    return {number: numbered[number] for number in sorted(numbered)}
+
+
+def claim_key(version: int) -> str:
+    """The object that says which export of which run has claimed that number."""
+    return f"claims/{version}.json"
 
 
 def model_name(pipeline: str) -> str:

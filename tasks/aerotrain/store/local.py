@@ -8,7 +8,7 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -98,6 +98,16 @@ class LocalStore:
                         status = entry.stat()
                         if stat.S_ISREG(status.st_mode):
                             yield _stored(key, status)
+        except OSError as error:
+            raise store_error(error, f"{self.url}/{folder}") from error
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        folder = checked_prefix(prefix)
+        try:
+            with os.scandir(self.root / folder) as found:
+                return sorted(each.name for each in found if each.is_dir(follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
         except OSError as error:
             raise store_error(error, f"{self.url}/{folder}") from error
 

@@ -1,6 +1,6 @@
 """The protocol of a store, its keys, and changes of one small object by several writers at once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -81,6 +81,10 @@ class Store(Protocol):
 
         A prefix is a whole folder: ``"run"`` does not list ``run-2/x``.
         """
+        ...
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """The names of the folders that are directly in the folder ``prefix``, sorted."""
         ...
 
     def exists(self, key: str) -> bool:

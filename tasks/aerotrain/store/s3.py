@@ -4,7 +4,7 @@ The error codes: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from http import HTTPStatus
@@ -235,6 +235,16 @@ class S3Store:
                     key = each["Key"].removeprefix(self._prefix)
                     modified = each["LastModified"].timestamp()
                     yield StoredObject(key, each["Size"], each["ETag"].strip('"'), modified)
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        folder = self._prefix + checked_prefix(prefix)
+        pages = self._client.get_paginator("list_objects_v2")
+        with self._translating(f"{self.url}/{prefix}"):
+            return [
+                each["Prefix"].removeprefix(folder).rstrip("/")
+                for page in pages.paginate(Bucket=self._bucket, Prefix=folder, Delimiter="/")
+                for each in page.get("CommonPrefixes", [])
+            ]
 
     def exists(self, key: str) -> bool:
         try:

@@ -49,10 +49,10 @@ export function colour(name) {
 }
 
 /** The frame may open no tab, but the page of Airflow around it, which is of the same origin, may. */
-export function openLinksInTabs() {
+export function openLinksInTabs(links = "a[href]") {
   if (window.parent === window) return; // then <base> of the page does it
   document.addEventListener("click", (event) => {
-    const link = event.target.closest("a[href]");
+    const link = event.target.closest(links);
     if (!link) return;
     event.preventDefault();
     const outside = window.parent.document.createElement("a");
