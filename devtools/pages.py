@@ -107,7 +107,7 @@ def _arguments_table(owner: type[Validated], named: Collection[str]) -> list[str
     options = options_of(owner)
     head = ["| argument | value | default | meaning |", "|---|---|---|---|"]
     lines = ["### All arguments", "", _markdown(owner), "", *head]
-    for each in fields(owner):
+    for each in fields(owner):  # type: ignore[arg-type]
         if each.name not in {*named, "kind"}:
             help_ = options[each.name].option.full_help if each.name in options else ""
             default = "" if default_of(each) is MISSING else f"`{_as_json(default_of(each))}`"

@@ -137,7 +137,7 @@ def _imports(tree: ast.AST, package: str, modules: Collection[str]) -> Iterator[
         elif isinstance(node, ast.ImportFrom):
             parents = package.split(".")
             within = parents[: len(parents) + 1 - node.level] if node.level else []
-            base = ".".join([*within, *[node.module] * bool(node.module)])
+            base = ".".join(filter(None, [*within, node.module]))
             yield base
             for each in node.names:
                 below = f"{base}." if base else ""
