@@ -61,6 +61,14 @@ def test_a_lane_has_the_states_of_a_replica(processes, ended, expected):
     assert spans(*processes, ended=ended) == expected
 
 
+def test_a_replica_that_only_serves_was_there_until_the_training_ended():
+    statuses = {"ps-0": ReplicaStatus((process(900, 910, 993),))}
+    end = Event(event=EventType.END, at=999, kind="succeeded")
+    statuses["chief"] = ReplicaStatus((process(900, 910, 998),))
+    lanes = lanes_of(statuses, [end], NOW, ended=True)
+    assert [each["spans"][-1]["to"] for each in lanes] == [999, 999]
+
+
 def test_a_replica_that_begins_after_others_has_waited_and_a_loss_has_its_reason():
     failed = Event(event=EventType.DETECT, at=905, replica="ps-0", because="signal 9")
     statuses = {
