@@ -109,7 +109,7 @@ def test_what_a_result_depends_on_is_in_its_key(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("conf", "sentence"),
     [
-        ({"chief": "fail"}, "chief exited with 65: the label 7 is outside 0 to 3"),
+        ({"chief": "fail"}, "the label 7 is outside 0 to 3 (chief, exit code 65)"),
         ({"word": "a", "eppochs": 3}, "did you mean 'epochs'?"),
     ],
 )
@@ -169,7 +169,7 @@ def test_a_retry_omits_a_worker_that_could_not_be_scheduled(
         (
             "misspelt_metric",
             {"strategy": "one_device"},
-            "the check of the model of train failed: chief exited with 65: 'acuracy' is not a metr",
+            "'acuracy' is not a metric of the model",
         ),
     ],
 )

@@ -114,5 +114,5 @@ def _without_noise(
     error = sys.exc_info()[1]
     if event.get("exc_info") and isinstance(error, JobFailedError | JobInterruptedError):
         del event["exc_info"]
-        event["event"] = f"Task failed: {error}"
+        event["event"] = str(error)
     return event
