@@ -68,7 +68,6 @@ def run(replica: Replica) -> dict[str, Any]:
         "passed": not failures,
         "candidate": candidate_of(replica, arguments, model, trained),
     }
-    url = f"{replica.job.prefix}/{METRICS}"
     store = open_store(replica.job.prefix)
     whole = {**document, "outputs": outcome.outputs}
     store.put(CARD_DATA, json_text(whole).encode())
@@ -87,7 +86,7 @@ def run(replica: Replica) -> dict[str, Any]:
     if arguments.on_fail == "skip":
         print(f"skipped: {reason}", flush=True)
         return {**outcome.metrics, SKIPPED: reason}
-    raise FinalError(f"{reason}; all metrics are in {url}")
+    raise FinalError(f"{reason}; the card has all metrics: {replica.job.prefix}/{CARD}")
 
 
 def reasons(
