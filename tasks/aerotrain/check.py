@@ -30,9 +30,13 @@ from aerotrain.serving import export
 from aerotrain.serving.formats import check_installed, convert
 from aerotrain.supervisor.ports import reserved_addresses
 from aerotrain.training import chief
-from aerotrain.training.hooks.validation import VALIDATION_SPLIT
-from aerotrain.training.input.shards import TRAIN_SPLIT, split_of
-from aerotrain.training.model.checks import check_divisible, check_job, check_validation
+from aerotrain.training.input.shards import TRAIN_SPLIT, VALIDATION_SPLIT, split_of
+from aerotrain.training.model.checks import (
+    can_validate,
+    check_divisible,
+    check_job,
+    check_validation,
+)
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.servers import serve
@@ -134,6 +138,8 @@ def run(replica: Replica) -> None:
     known = None if given.prepare else split_of(load_dataset(arguments.data), TRAIN_SPLIT).records
     trial = Trial.of(job, arguments, gpus, known)
     check_job(job, arguments)
+    if not can_validate(job):  # the small training has none of the replicas that prevent it
+        arguments = replace(arguments, validate=bool(arguments.validate))
     check_divisible(job.strategy, arguments, trial.replicas)
     if trial.devices > _LARGEST_MESH:
         print(f"the model is not checked here: its mesh has {trial.devices} devices", flush=True)

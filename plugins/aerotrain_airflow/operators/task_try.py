@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import structlog
-from airflow.sdk import Context
+from airflow.sdk import Context, get_current_context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 
 #: The states of a task instance that waits for its next try. One that a user has marked is failed,
 #: succeeded or skipped; one that was cleared is restarting until its process has ended.
@@ -73,6 +73,9 @@ class TaskTry:
         return self._store.get(_KEY) is None
 
 
+#: The XCom of a task with the reason of its failure.
+FAILURE = "failure"
+
 #: Writes a line for each use of an AWS connection, and there are several in a task.
 _TALKATIVE = "airflow.providers.amazon.aws.utils.connection_wrapper"
 
@@ -97,9 +100,17 @@ def translated() -> Iterator[None]:
     try:
         yield
     except FinalError as error:
+        _keep(error)
         raise JobFailedError(str(error)) from None
     except TemporaryError as error:
+        _keep(error)
         raise JobInterruptedError(str(error)) from None
+
+
+def _keep(error: AerotrainError) -> None:
+    """Keep the reason of a failure where the run page finds it: Airflow has it in the log only."""
+    with suppress(Exception):  # Airflow is away, or no task is running: the log has it
+        get_current_context()["ti"].xcom_push(FAILURE, str(error))
 
 
 def _without_noise(

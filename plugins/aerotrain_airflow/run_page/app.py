@@ -23,6 +23,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from airflow.models import DagRun, TaskInstance
+from airflow.models.xcom import XComModel
 from airflow.utils.state import DagRunState, TaskInstanceState
 from cachetools import LRUCache
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
@@ -34,6 +35,7 @@ from aerotrain.contract.errors import AerotrainError, SpecError
 from aerotrain.contract.layout import path_segment
 from aerotrain.store import MissingError, Store
 from aerotrain_airflow.operators.credentials import store_of
+from aerotrain_airflow.operators.task_try import FAILURE
 from aerotrain_airflow.run_page.run_data import run_data
 from aerotrain_airflow.settings import Settings
 
@@ -127,10 +129,17 @@ def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
     state = session.scalar(asked)
     if state is None:
         raise HTTPException(404, f"{dag_id} has no run {run_id}")
-    failed = select(TaskInstance.task_id).where(
-        TaskInstance.dag_id == dag_id,
-        TaskInstance.run_id == run_id,
-        TaskInstance.state == TaskInstanceState.FAILED,
+    failed = (
+        select(TaskInstance.task_id)
+        .where(
+            TaskInstance.dag_id == dag_id,
+            TaskInstance.run_id == run_id,
+            TaskInstance.state == TaskInstanceState.FAILED,
+        )
+        .order_by(TaskInstance.end_date)
+    )
+    reasons = select(XComModel.task_id, XComModel.value).where(
+        XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == FAILURE
     )
     active = state in _ACTIVE
     try:
@@ -142,8 +151,12 @@ def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
         raise HTTPException(503, "the store has not answered yet: ask again") from None
     except AerotrainError as error:
         raise HTTPException(502, str(error)) from error
-    failed_tasks = sorted(set(session.scalars(failed)))
-    return JSONResponse({**found, "state": state, "failed_tasks": failed_tasks, "active": active})
+    said = {each.task_id: str(each.value) for each in session.execute(reasons)}
+    failures = [
+        {"task": task, "reason": said.get(task, "")}
+        for task in dict.fromkeys(session.scalars(failed))
+    ]
+    return JSONResponse({**found, "state": state, "failures": failures, "active": active})
 
 
 @_guarded.get("/files/{dag_id}/{key:path}")

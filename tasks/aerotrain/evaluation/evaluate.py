@@ -61,6 +61,7 @@ def run(replica: Replica) -> dict[str, Any]:
         "intervals": outcome.intervals,
         "by_batches": dict.fromkeys(outcome.by_batches, arguments.batch_size),
         "baseline": {"url": baseline, "metrics": outcome.baseline} if baseline else None,
+        "served": served_version(replica.job.store),
         "thresholds": dict(arguments.thresholds),
         "verdicts": [each.to_dict() for each in outcome.verdicts],
         "failures": failures,
