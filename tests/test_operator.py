@@ -120,8 +120,10 @@ def test_the_error_of_a_failed_task_is_one_sentence(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     run = pipelines.dags["small"].test(run_conf=conf)
-    assert run.get_task_instance("job").state == "failed"
+    failed = run.get_task_instance("job")
+    assert failed.state == "failed"
     assert sentence in "".join(capfd.readouterr())
+    assert sentence in failed.xcom_pull(task_ids="job", key="failure"), "the run page shows it"
 
 
 def test_a_task_past_its_timeout_leaves_no_process(pipelines: DagBag, tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_the_outcome_of_a_training_is_its_evaluation_against_what_was_served(sto
         "interval": [0.89, 0.91],
         "compared": {"version": 3, "value": 0.8, "same_data": True},
         "passed": True,
-        "reasons": [],
+        "reason": "",
     }
     export(store, "one", model, 4)
     outcome = training_of(store)["outcome"]
@@ -261,7 +261,7 @@ def test_a_refused_model_has_the_reasons_and_what_the_gate_has_compared(store):
     refused = {"passed": False, "failures": ["accuracy is 0.9, worse"], "baseline": baseline}
     evaluated(store, "one", 0.9, **refused)
     found = training_of(store)["outcome"]["evaluation"]
-    assert (found["passed"], found["reasons"]) == (False, ["accuracy is 0.9, worse"])
+    assert (found["passed"], found["reason"]) == (False, "accuracy is 0.9, worse")
     assert found["compared"] == {"version": 7, "value": 0.95, "same_data": True}
 
 

@@ -17,7 +17,6 @@ from aerotrain_airflow.settings import Settings
 
 #: Where Airflow's API server has the application of the run page.
 PREFIX = "/aerotrain"
-
 #: The view of a run that has the page, below the address of the run.
 PAGE_ROUTE = "training"
 
@@ -77,11 +76,6 @@ class StatisticsLink(StoreLink):
 def address_of_run(dag_id: str, run_id: str) -> str:
     """The address of a DAG run in Airflow's UI."""
     return f"{base_url()}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
-
-
-def address_of_page(dag_id: str, run_id: str) -> str:
-    """The address of the view Training of a DAG run in Airflow's UI."""
-    return f"{address_of_run(dag_id, run_id)}/plugin/{PAGE_ROUTE}"
 
 
 def browsable(url: str, dag_id: str, settings: Settings) -> str:

@@ -18,7 +18,7 @@ import structlog
 from airflow.sdk import Context, get_current_context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
+from aerotrain.contract.errors import FinalError, TemporaryError
 
 #: The states of a task instance that waits for its next try. One that a user has marked is failed,
 #: succeeded or skipped; one that was cleared is restarting until its process has ended.
@@ -73,7 +73,7 @@ class TaskTry:
         return self._store.get(_KEY) is None
 
 
-#: The XCom of a task with the reason of its failure.
+#: The XCom of a task with the reason of its failure, which Airflow itself has in the log only.
 FAILURE = "failure"
 
 #: Writes a line for each use of an AWS connection, and there are several in a task.
@@ -99,18 +99,11 @@ def translated() -> Iterator[None]:
         processors.insert(0, _without_noise)  # in place: the task's loggers have this very list
     try:
         yield
-    except FinalError as error:
-        _keep(error)
-        raise JobFailedError(str(error)) from None
-    except TemporaryError as error:
-        _keep(error)
-        raise JobInterruptedError(str(error)) from None
-
-
-def _keep(error: AerotrainError) -> None:
-    """Keep the reason of a failure where the run page finds it: Airflow has it in the log only."""
-    with suppress(Exception):  # Airflow is away, or no task is running: the log has it
-        get_current_context()["ti"].xcom_push(FAILURE, str(error))
+    except (FinalError, TemporaryError) as error:
+        with suppress(Exception):  # Airflow is away, or no task is running: the log has it
+            get_current_context()["ti"].xcom_push(FAILURE, str(error))
+        kind = JobFailedError if isinstance(error, FinalError) else JobInterruptedError
+        raise kind(str(error)) from None
 
 
 def _without_noise(

@@ -129,16 +129,12 @@ def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
     state = session.scalar(asked)
     if state is None:
         raise HTTPException(404, f"{dag_id} has no run {run_id}")
-    failed = (
-        select(TaskInstance.task_id)
-        .where(
-            TaskInstance.dag_id == dag_id,
-            TaskInstance.run_id == run_id,
-            TaskInstance.state == TaskInstanceState.FAILED,
-        )
-        .order_by(TaskInstance.end_date)
+    failed = select(TaskInstance.task_id).where(
+        TaskInstance.dag_id == dag_id,
+        TaskInstance.run_id == run_id,
+        TaskInstance.state == TaskInstanceState.FAILED,
     )
-    reasons = select(XComModel.task_id, XComModel.value).where(
+    kept = select(XComModel.task_id, XComModel.value).where(
         XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == FAILURE
     )
     active = state in _ACTIVE
@@ -151,12 +147,10 @@ def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
         raise HTTPException(503, "the store has not answered yet: ask again") from None
     except AerotrainError as error:
         raise HTTPException(502, str(error)) from error
-    said = {each.task_id: str(each.value) for each in session.execute(reasons)}
-    failures = [
-        {"task": task, "reason": said.get(task, "")}
-        for task in dict.fromkeys(session.scalars(failed))
-    ]
-    return JSONResponse({**found, "state": state, "failures": failures, "active": active})
+    failed_tasks = sorted(set(session.scalars(failed)))
+    ended = session.execute(kept.order_by(XComModel.timestamp))
+    failures = {"failed_tasks": failed_tasks, "reasons": [v for t, v in ended if t in failed_tasks]}
+    return JSONResponse({**found, **failures, "state": state, "active": active})
 
 
 @_guarded.get("/files/{dag_id}/{key:path}")

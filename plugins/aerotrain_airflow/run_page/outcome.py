@@ -19,19 +19,17 @@ Document = Mapping[str, Any]
 
 
 def outcome_of(
-    store: Store, model: str, evaluations: Mapping[str, Document], results: Iterable[Any]
+    store: Store, model: str, evaluations: Iterable[Document], results: Iterable[Any]
 ) -> dict[str, Any]:
     """What has become of the trained model at the URL ``model``, in the store of its pipeline.
 
-    ``evaluations`` are what ``evaluate`` has written, by the address of the card, and ``results``
+    ``evaluations`` are what ``evaluate`` has written, with the address of the card, and ``results``
     what the tasks of the run have returned.
     """
-    found = ((card, each) for card, each in evaluations.items() if _model_of(each) == model)
-    card, document = next(found, ("", None))
-    own = (each for each in _versions(store, results) if _made_of(store, each) == model)
-    version = next(own, None)
+    own = (_shown(store, each) for each in evaluations if _model_of(each) == model)
+    version = next((n for n in _versions(store, results) if _made_of(store, n) == model), None)
     return {
-        "evaluation": None if document is None else {"card": card, **_shown(store, document)},
+        "evaluation": next(own, None),
         "version": version,
         "served": version is not None and version == served_number(store.child(VERSIONS)),
     }
@@ -56,7 +54,8 @@ def _shown(store: Store, document: Document) -> dict[str, Any]:
         "interval": bounds if len(bounds) == 2 and None not in map(_number, bounds) else None,
         "compared": _compared(store, document, metric),
         "passed": document.get("passed", True),
-        "reasons": document.get("failures", []),
+        "reason": "".join(document.get("failures", [])[:1]),
+        "card": document["card"],
     }
 
 

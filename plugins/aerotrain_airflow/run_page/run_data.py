@@ -74,13 +74,14 @@ def run_data(
     tasks = _by_task(run.list())
     trainings: list[dict[str, Any]] = []
     links = []
-    evaluations: dict[str, dict[str, Any]] = {}
+    evaluations: list[dict[str, Any]] = []
     results: list[Any] = []
     for task, objects in tasks.items():
         address = f"files/{dag_id}/{run.url.removeprefix(store.url + '/')}/{task}"
         reused = json.loads(_content(run, objects, REUSED) or b"{}")
         if METRICS in objects:
-            evaluations[f"{address}/{CARD}"] = json.loads(_content(run, objects, METRICS))
+            document = json.loads(_content(run, objects, METRICS) or b"{}")
+            evaluations.append({**document, "card": f"{address}/{CARD}"})
         if not task.rpartition("/")[2].isdecimal():  # partitions are many, and return no version
             results.append(_result(store, run, objects, reused))
         if CARD in objects:

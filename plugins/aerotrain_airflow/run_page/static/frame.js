@@ -48,8 +48,7 @@ export function colour(name) {
   return color;
 }
 
-/** The least room in which the page can be read, in pixels. */
-const LEAST_ROOM = 240;
+const LEAST_ROOM = 240; // in pixels, in which the page can be read
 
 /** Use the visible part of the frame alone: on a narrow screen, Airflow's frame is wider than that. Where
     it is too narrow, only the link to the page's own address is shown. */

@@ -1,7 +1,7 @@
 // The first line of the page: what has come of a training, or why the run has failed, in one sentence.
 
 import { partsOfRunning } from "./progress.js";
-import { counted, number, title } from "./words.js";
+import { number, title } from "./words.js";
 
 const MOST_TASKS = 3;
 
@@ -11,7 +11,7 @@ export function outcomeOf(training, data) {
   const refused = evaluation !== null && !evaluation.passed;
   const failed = data.state === "failed";
   const parts = [];
-  if (refused) parts.push(`Refused by the gate: ${several(evaluation.reasons)}`);
+  if (refused) parts.push(`Refused by the gate: ${evaluation.reason}`);
   else if (failed) parts.push(failureOf(data, training));
   if (evaluation) parts.push(`${measured(evaluation)}${refused ? "" : ": accepted by the gate"}`);
   else if (!failed) parts.push(withoutEvaluation(training, data));
@@ -35,14 +35,9 @@ function withoutEvaluation(training, { active, now }) {
 }
 
 /** The reason of the first task that has failed, as its log says it. */
-function failureOf({ failures }, training) {
-  const reason = failures.find((each) => each.reason)?.reason || training?.failure;
+function failureOf({ failed_tasks: tasks, reasons }, training) {
+  const reason = reasons[0] ?? training?.failure;
   if (reason) return reason.split("\n")[0];
-  const where = failures.slice(0, MOST_TASKS).map(({ task }) => task).join(", ");
-  const more = failures.length > MOST_TASKS ? " and others" : "";
-  return `The run has failed${where ? ` in ${where}${more}: the log of the task says why` : ""}`;
-}
-
-function several([first = "the card says why", ...others]) {
-  return others.length ? `${first}, and ${counted(others.length, "other reason")}` : first;
+  const where = tasks.slice(0, MOST_TASKS).join(", ");
+  return `The run has failed${where ? ` in ${where}: the log of the task says why` : ""}`;
 }

@@ -212,17 +212,14 @@ class EventWriter:
 #: Seconds between two uploads of the curves, and the most between two points.
 _EVERY = 5.0
 
-#: How many points a training has for each minute at its beginning, as many as a chart shows.
-_EACH_MINUTE = MOST_POINTS
-
 
 def seconds_between_points(elapsed: float) -> float:
     """The least time between two points of a training that has run for ``elapsed`` seconds.
 
     A point costs a millisecond. So each execution of a short training has one, and of a long one
-    those that a chart can show apart.
+    those that a chart can show apart: at the beginning all that it shows for each minute.
     """
-    return min(max(elapsed, 60.0) / _EACH_MINUTE, elapsed / 100, _EVERY)
+    return min(max(elapsed, 60.0) / MOST_POINTS, elapsed / 100, _EVERY)
 
 
 @dataclass

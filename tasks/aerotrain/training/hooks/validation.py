@@ -30,6 +30,9 @@ from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.error_messages import errors_translated
 from aerotrain.training.steps.state import numbers
 
+#: The most bytes of a split whose batches are kept, because to read few takes most of the time.
+_KEPT_BYTES = 16 << 20
+
 
 class Validation:
     """A copy of the model outside any strategy, and the batches of the split.
@@ -48,15 +51,17 @@ class Validation:
         restore_random_state(before)
         check_remainder(self._model, arguments, VALIDATION_SPLIT, split.records)
         size = keras3.fixed_batch(self._model) or arguments.batch_size
+        files = RecordFiles.of(download(arguments.data, split.shards, scratch))
         batches = every_record(
-            RecordFiles.of(download(arguments.data, split.shards, scratch)),
+            files,
             dataset.schema,
             code.transform,
             records=split.records,
             batch_size=size,
         )
         whole = split.records // size
-        self._batches = batches.take(whole) if arguments.drop_remainder else batches
+        batches = batches.take(whole) if arguments.drop_remainder else batches
+        self._batches = batches.cache() if files.bytes <= _KEPT_BYTES else batches
 
     def measure(
         self,

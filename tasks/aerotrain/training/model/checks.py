@@ -94,13 +94,11 @@ def validates(job: Job, arguments: TrainArguments, dataset: Dataset, model: kera
     split, size = dataset.splits.get(VALIDATION_SPLIT), keras3.fixed_batch(model)
     if split is None or not split.records or not can_validate(job):
         return False
+    if has_custom_step(model) and type(model).test_step is keras.Model.test_step:
+        return False
     if arguments.drop_remainder:
-        has_batches = split.records >= (size or arguments.batch_size)
-    else:
-        has_batches = not size or split.records % size == 0
-    return has_batches and (
-        not has_custom_step(model) or type(model).test_step is not keras.Model.test_step
-    )
+        return split.records >= (size or arguments.batch_size)
+    return not size or split.records % size == 0
 
 
 def check_validation(strategy: str, *, has_peers: bool) -> None:
