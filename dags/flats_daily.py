@@ -26,7 +26,7 @@ from aerotrain_airflow.dates import FoldersOfRun
 from aerotrain_airflow.params import prediction_params, training_params
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.steps import evaluate, export, no_worse, predict, prepare, promote, train
-from aerotrain_airflow.steps.late_runs import report_late
+from aerotrain_airflow.steps.late_runs import report_failure, report_late
 from aerotrain_airflow.steps.new_files import NewFiles
 
 TABLE = f"{Settings.read().store}/incoming/flats"
@@ -35,7 +35,11 @@ MODEL = Asset("flats-daily-model")
 #: Airflow backfills only a DAG that also has a schedule by time.
 NIGHTLY = CronDataIntervalTimetable("@daily", timezone="UTC")
 EXAMPLE = {
-    "default_args": {"retries": 2, "retry_delay": timedelta(seconds=10)},
+    "default_args": {
+        "retries": 2,
+        "retry_delay": timedelta(seconds=10),
+        "on_failure_callback": report_failure,
+    },
     "doc_md": __doc__,
     "tags": ["aerotrain"],
 }

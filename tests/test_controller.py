@@ -8,7 +8,7 @@ import pytest
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Deadlines
 from aerotrain.contract.replicas import ReplicaName
-from aerotrain.contract.status import Failure, Observation, State
+from aerotrain.contract.status import Failure, Observation, State, observed_exit
 from aerotrain.launch.controller import Controller, Ended, GroupObservation, LastStep, Restart, Wait
 from aerotrain.launch.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED, compacted, size_of
 from support.described_jobs import GANG, SERVED, job
@@ -293,10 +293,10 @@ def test_progress_from_before_a_restart_does_not_count_for_the_restarted_gang() 
 
 
 def test_a_permanent_failure_takes_precedence_over_the_failures_that_it_caused() -> None:
-    failed = Observation(state=State.FAILED, exit_code=65, reason="exited with 65: a bug")
+    failed = observed_exit(65, "a bug")
     ended = Group().sees(worker_0=failed, chief=lost(Failure.TEMPORARY, "exited with 75", 75))
     assert isinstance(ended, Ended)
-    assert (ended.state, ended.reason) == (State.FAILED, "worker-0 exited with 65: a bug")
+    assert (ended.state, ended.reason) == (State.FAILED, "a bug (worker-0, exit code 65)")
 
 
 def test_a_chief_that_succeeded_ends_the_job_although_others_failed() -> None:

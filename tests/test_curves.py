@@ -92,20 +92,30 @@ def test_a_restarted_chief_adds_to_the_curves_of_the_process_before_it(tmp_path)
         curves = writer(store, times)
         curves.add(first, {"loss": 1.0}, at_once=True)
         times[0] += 6.0
-        curves.add(first + 10, {"loss": 0.9})
+        curves.add(first + 10, {"loss": 0.9}, at_once=True)
     found = Curves.from_bytes(store.get("progress.jsonl"))
     assert [each.step for each in found.points] == [0, 10, 40, 50]
 
 
-def test_points_are_some_seconds_apart_and_every_epoch_has_one(tmp_path):
+def test_every_epoch_has_a_point(tmp_path):
     store, times = open_store(tmp_path.as_uri()), [0.0]
     curves = writer(store, times)
-    for step in range(100):
-        times[0] += 0.25
-        curves.add(step, {"loss": 1.0})
-        if step % 20 == 19:
-            curves.add_epoch(step // 20, step + 1, {"loss": 0.5})
+    for epoch in range(5):
+        curves.add_epoch(epoch, 20 * epoch, {"loss": 0.5})
     curves.publish()
     found = Curves.from_bytes(store.get("progress.jsonl"))
-    assert [each.step for each in found.during.points] == [19, 39, 59, 79, 99]
     assert [each.epoch for each in found.of_epochs.points] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("executions", "seconds", "points"),
+    [(12, 0.01, 12), (90, 0.001, 90), (590, 0.101, 590), (20_000, 0.003, 900), (7200, 5.0, 7200)],
+    ids=["a second", "very short executions", "a minute", "a minute of short ones", "ten hours"],
+)
+def test_each_execution_of_a_short_training_has_a_point(tmp_path, executions, seconds, points):
+    times = [1000.0]
+    curves, due = writer(open_store(tmp_path.as_uri()), times), 0
+    for _ in range(executions):
+        due += curves.due()
+        times[0] += seconds
+    assert due == pytest.approx(points, rel=0.02)

@@ -23,9 +23,14 @@ def _alone():
 
 
 @pytest.mark.usefixtures("_alone")
-def test_deterministic_runs_have_the_same_transform_noise_and_weights(digits, tmp_path):
+def test_deterministic_runs_have_the_same_noise_and_weights_validated_or_not(digits, tmp_path):
     arguments = {"model": "noisy", "data": digits.data, "epochs": 2, "deterministic": True}
-    urls = [run(digits.replica("train", name, **arguments)) for name in ("one", "other")]
+    urls = [
+        run(digits.replica("train", f"validated-{each}", validate=each, **arguments))
+        for each in (None, False)
+    ]
+    validated = ["val_loss" in ModelManifest.load(url).metrics for url in urls]
+    assert validated == [True, False]
     weights = [weights_of(digits, url, tmp_path) for url in urls]
     assert len(weights[0]) > 4
     for one, other in zip(*weights, strict=True):

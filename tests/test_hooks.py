@@ -2,6 +2,7 @@
 
 import re
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from aerotrain.contract.event_log import EventType, read
 from aerotrain.contract.layout import CHIEF_LOG
 from aerotrain.contract.status import Progress
+from aerotrain.contract.training import TrainArguments
 from aerotrain.replica import Preempted
 from aerotrain.training import chief
 from aerotrain.training.background.writers import Interval
@@ -18,7 +20,9 @@ from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import TrainState, UserCallbacks
 from aerotrain.training.hooks.report import Report, StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
+from aerotrain.training.model.checks import validates
 from aerotrain.training.step_runner import StepsRun
+from support.described_jobs import job
 
 pytestmark = pytest.mark.process
 
@@ -31,7 +35,12 @@ def context(digits):
     """The parts of a training of two epochs, of which no step was run."""
     callbacks = {"Telling": {}, "EarlyStopping": {"monitor": "loss"}}
     with parts_of(
-        digits, "hooks", model="calling", epochs=EPOCHS, hparams={"callbacks": callbacks}
+        digits,
+        "hooks",
+        model="calling",
+        epochs=EPOCHS,
+        hparams={"callbacks": callbacks},
+        validate=True,
     ) as context:
         yield context
 
@@ -241,11 +250,54 @@ def test_validation_measures_the_current_weights_and_remembers_the_best(context)
     context.model.set_weights(weights)
 
 
+def of_records(records):
+    return SimpleNamespace(splits={"validation": SimpleNamespace(records=records)})
+
+
+class Sampler(keras.Sequential):
+    """A model with a training step of its own, and no test step."""
+
+    def train_step(self, data):
+        return {"loss": 0.0}
+
+
+def model_of(batch=None, kind=keras.Sequential):
+    return kind([keras.Input((2,), batch), keras.layers.Dense(1)])
+
+
+@pytest.mark.parametrize(
+    ("given", "replicas", "records", "model", "expected"),
+    [
+        ({}, {}, 10, model_of(), True),
+        ({}, {}, 0, model_of(), False),
+        ({"validate": False}, {}, 10, model_of(), False),
+        ({"validate": True}, {}, 0, model_of(), True),  # which is an error
+        ({}, {"evaluator": 1}, 10, model_of(), False),
+        ({}, {"strategy": "dtensor", "worker": 1}, 10, model_of(), False),
+        ({}, {"strategy": "multi_worker_mirrored", "worker": 1}, 10, model_of(), True),
+        ({}, {"strategy": "tpu"}, 10, model_of(), False),
+        ({}, {}, 10, model_of(4), False),
+        ({}, {}, 8, model_of(4), True),
+        ({"drop_remainder": True}, {}, 10, model_of(4), True),
+        ({"drop_remainder": True}, {}, 3, model_of(4), False),
+        ({}, {}, 10, model_of(kind=Sampler), False),
+    ],
+)
+def test_a_split_with_records_is_measured_unless_that_is_not_possible(
+    given, replicas, records, model, expected
+):
+    replicas = dict(replicas)
+    strategy = replicas.pop("strategy", "one_device")
+    roles = [{"role": role, "count": each} for role, each in {"chief": 1, **replicas}.items()]
+    arguments = TrainArguments(model="", data="", **given)
+    found = validates(job(strategy, roles), arguments, of_records(records), model)
+    assert found is expected
+
+
 def test_callbacks_are_called_at_the_points_of_the_loop_and_their_state_is_saved(context, capsys):
     import calling
 
     hook = UserCallbacks(context)
-    assert not hook.validates
     calling.TOLD.clear()
     state = begin(context, hook)
     hook.on_epoch_begin(state)

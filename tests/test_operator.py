@@ -109,7 +109,7 @@ def test_what_a_result_depends_on_is_in_its_key(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("conf", "sentence"),
     [
-        ({"chief": "fail"}, "chief exited with 65: the label 7 is outside 0 to 3"),
+        ({"chief": "fail"}, "the label 7 is outside 0 to 3 (chief, exit code 65)"),
         ({"word": "a", "eppochs": 3}, "did you mean 'epochs'?"),
     ],
 )
@@ -120,8 +120,10 @@ def test_the_error_of_a_failed_task_is_one_sentence(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     run = pipelines.dags["small"].test(run_conf=conf)
-    assert run.get_task_instance("job").state == "failed"
+    failed = run.get_task_instance("job")
+    assert failed.state == "failed"
     assert sentence in "".join(capfd.readouterr())
+    assert sentence in failed.xcom_pull(task_ids="job", key="failure"), "the run page shows it"
 
 
 def test_a_task_past_its_timeout_leaves_no_process(pipelines: DagBag, tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ def test_a_retry_omits_a_worker_that_could_not_be_scheduled(
         (
             "misspelt_metric",
             {"strategy": "one_device"},
-            "the check of the model of train failed: chief exited with 65: 'acuracy' is not a metr",
+            "'acuracy' is not a metric of the model",
         ),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_failed_job_has_a_reason_and_leaves_no_pod(
 ) -> None:
     run = pipelines.dags["pods"].test(run_conf={"chief": "fail"})
     assert run.get_task_instance("job").state == "failed"
-    assert "chief exited with 65: the label 7 is outside 0 to 3" in "".join(capfd.readouterr())
+    assert "the label 7 is outside 0 to 3 (chief, exit code 65)" in "".join(capfd.readouterr())
     double.wait_for(lambda: not double.all("pods", namespace))
 
 

@@ -47,7 +47,7 @@ def log():
 
 def test_an_error_is_in_the_log_once_unless_no_message_has_it(log):
     log.says("error: the label 7 is outside 0 to 3\nerror:   and so on")
-    log.listener.reported("chief exited with 65: the label 7 is outside 0 to 3\n  and so on")
+    log.listener.reported("the label 7 is outside 0 to 3\n  and so on (chief, exit code 65)")
     log.says("error: of one\nmore of it")
     log.listener.reported("chief was ended by signal 9")
     log.says("error: at the end")
@@ -81,6 +81,8 @@ def test_what_tensorflow_prints_at_every_log_level_is_noise(log, line):
     ("line", "level"),
     [
         (LogLine(CHIEF, "warning: values are rounded"), logging.WARNING),
+        (LogLine(CHIEF, "W0000 00:00:1795401162.220990    1310 cpu.cc:1] slow"), logging.WARNING),
+        (LogLine(CHIEF, "/models/digits.py:3: UserWarning: values are rounded"), logging.WARNING),
         (LogLine(CHIEF, "step 1 has no warning: it is well"), logging.INFO),
         (LogLine(CHIEF, "warning: of TensorFlow", is_noise=True), logging.DEBUG),
     ],

@@ -13,9 +13,12 @@ from aerotrain.contract.status import (
     GONE_AFTER,
     ProcessStatus,
     ReplicaStatus,
+    Result,
     StepTime,
 )
+from aerotrain.serving.alias import promote
 from aerotrain.store import StoreUnavailable, open_store
+from aerotrain.store.manifest import Manifest, StoredFile
 from aerotrain_airflow.run_page.run_data import run_data
 from aerotrain_airflow.run_page.store_reads import Answers
 from aerotrain_airflow.run_page.timeline import (
@@ -59,6 +62,14 @@ BACK = [("starting", 800, 810), ("training", 810, 900), ("lost", 900, 920)]
 )
 def test_a_lane_has_the_states_of_a_replica(processes, ended, expected):
     assert spans(*processes, ended=ended) == expected
+
+
+def test_a_replica_that_only_serves_was_there_until_the_training_ended():
+    statuses = {"ps-0": ReplicaStatus((process(900, 910, 993),))}
+    end = Event(event=EventType.END, at=999, kind="succeeded")
+    statuses["chief"] = ReplicaStatus((process(900, 910, 998),))
+    lanes = lanes_of(statuses, [end], NOW, ended=True)
+    assert [each["spans"][-1]["to"] for each in lanes] == [999, 999]
 
 
 def test_a_replica_that_begins_after_others_has_waited_and_a_loss_has_its_reason():
@@ -188,6 +199,84 @@ def test_the_page_has_the_curves_lanes_and_files_of_a_run(store):
         "Output": f"{folder}/",
     }
     json.dumps(data, allow_nan=False)
+
+
+def accuracy(value, model, **others):
+    """What ``evaluate`` writes of the trained model at that URL."""
+    return {
+        "metrics": {"loss": 0.1, "auc": 0.9, "accuracy": value},
+        "intervals": {"accuracy": [value - 0.01, value + 0.01], "auc": ["NaN", "NaN"]},
+        "verdicts": [{"metric": "accuracy"}],
+        "failures": [],
+        "passed": True,
+        "candidate": {"model": model, "evaluated on": "file:///data"},
+        **others,
+    }
+
+
+def evaluated(store, run, value, **others):
+    """A training in that run, evaluated; returns the URL of the model."""
+    model = f"{store.url}/runs/{run}/train/model.json"
+    document = accuracy(value, model, **others)
+    store.put(f"runs/{run}/evaluate/metrics.json", json.dumps(document).encode())
+    return model
+
+
+def export(store, run, model, number):
+    version = f"{store.url}/serving/{number}"
+    files = {"saved_model.pb": StoredFile(bytes=1, sha256="")}
+    manifest = Manifest(files=files, about={"model": model}).to_json().encode()
+    store.put(f"serving/{number}/manifest.json", manifest)
+    result = Result(attempt="1", value=version).to_json().encode()
+    store.put(f"runs/{run}/export/result.json", result)
+    return version
+
+
+def test_the_outcome_of_a_training_is_its_evaluation_against_what_was_served(store):
+    outcome = training_of(store)["outcome"]
+    assert outcome == {"evaluation": None, "version": None, "served": False}
+    earlier = export(store, "zero", evaluated(store, "zero", 0.8), 3)
+    model = evaluated(store, "one", 0.9, served=earlier)
+    outcome = training_of(store)["outcome"]
+    assert (outcome["version"], outcome["served"]) == (None, False)
+    assert outcome["evaluation"] == {
+        "card": "files/flats/runs/one/evaluate/card.html",
+        "metric": "accuracy",
+        "value": 0.9,
+        "interval": [0.89, 0.91],
+        "compared": {"version": 3, "value": 0.8, "same_data": True},
+        "passed": True,
+        "reason": "",
+    }
+    export(store, "one", model, 4)
+    outcome = training_of(store)["outcome"]
+    assert (outcome["version"], outcome["served"]) == (4, True), "the newest, as none is promoted"
+    promote(store.child("serving"), 3, by="somebody")
+    assert training_of(store)["outcome"]["served"] is False
+
+
+def test_a_refused_model_has_the_reasons_and_what_the_gate_has_compared(store):
+    baseline = {"url": f"{store.url}/serving/7", "metrics": {"accuracy": 0.95}}
+    export(store, "seven", "file:///elsewhere/model.json", 7)
+    refused = {"passed": False, "failures": ["accuracy is 0.9, worse"], "baseline": baseline}
+    evaluated(store, "one", 0.9, **refused)
+    found = training_of(store)["outcome"]["evaluation"]
+    assert (found["passed"], found["reason"]) == (False, "accuracy is 0.9, worse")
+    assert found["compared"] == {"version": 7, "value": 0.95, "same_data": True}
+
+
+def test_a_run_that_reused_a_training_and_an_export_has_their_outcome(store):
+    model = evaluated(store, "one", 0.9)
+    export(store, "one", model, 4)
+    for task, key in (("train", "progress.jsonl"), ("evaluate", "metrics.json"), ("export", "")):
+        reused = {"run": "one", "prefix": f"{store.url}/runs/one/{task}"}
+        store.put(f"runs/two/{task}/reused.json", json.dumps(reused).encode())
+        if key:
+            store.put(f"runs/two/{task}/{key}", store.get(f"runs/one/{task}/{key}"))
+    outcome = training_of(store, "two")["outcome"]
+    assert (outcome["evaluation"]["value"], outcome["version"]) == (0.9, 4)
+    store.delete("serving/4/manifest.json")
+    assert training_of(store, "two")["outcome"]["version"] is None, "retention has removed it"
 
 
 def step_time(seconds, communication=None):

@@ -9,7 +9,7 @@ from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
 from airflow.sdk.configuration import conf
 
-from aerotrain_airflow.operators.links import PREFIX
+from aerotrain_airflow.operators.links import PAGE_ROUTE, PREFIX
 from aerotrain_airflow.settings import SECTION
 
 _VIEW = {
@@ -48,7 +48,7 @@ class AerotrainPlugin(AirflowPlugin):
 
     name = "aerotrain"
     external_views = [  # noqa: RUF012 -- Airflow reads it so
-        {**_VIEW, "destination": "dag_run", "url_route": "training"},
+        {**_VIEW, "destination": "dag_run", "url_route": PAGE_ROUTE},
         {
             **_VIEW,
             "href": f"{_VIEW['href']}?task={{TASK_ID}}",

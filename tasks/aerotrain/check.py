@@ -30,9 +30,8 @@ from aerotrain.serving import export
 from aerotrain.serving.formats import check_installed, convert
 from aerotrain.supervisor.ports import reserved_addresses
 from aerotrain.training import chief
-from aerotrain.training.hooks.validation import VALIDATION_SPLIT
-from aerotrain.training.input.shards import TRAIN_SPLIT, split_of
-from aerotrain.training.model.checks import check_divisible, check_job, check_validation
+from aerotrain.training.input.shards import TRAIN_SPLIT, VALIDATION_SPLIT, split_of
+from aerotrain.training.model import checks
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.servers import serve
@@ -133,8 +132,10 @@ def run(replica: Replica) -> None:
     gpus = len(tf.config.list_physical_devices("GPU")) or job.replica(Role.CHIEF).resources.gpu
     known = None if given.prepare else split_of(load_dataset(arguments.data), TRAIN_SPLIT).records
     trial = Trial.of(job, arguments, gpus, known)
-    check_job(job, arguments)
-    check_divisible(job.strategy, arguments, trial.replicas)
+    checks.check_job(job, arguments)
+    if not checks.can_validate(job):  # the small training has none of the replicas that prevent it
+        arguments = replace(arguments, validate=bool(arguments.validate))
+    checks.check_divisible(job.strategy, arguments, trial.replicas)
     if trial.devices > _LARGEST_MESH:
         print(f"the model is not checked here: its mesh has {trial.devices} devices", flush=True)
         return
@@ -217,7 +218,8 @@ def _tried(
     if replica.job.rules.ps and KERAS.name == "keras":  # tf_keras registers no class twice
         forget(trained.module)  # later steps import it without a cluster, which owns its tables
     if any(name.startswith("val_") for name in trained.metrics):
-        check_validation(job.strategy, has_peers=job.rules.peers and job.count(Role.WORKER) > 0)
+        has_peers = job.rules.peers and job.count(Role.WORKER) > 0
+        checks.check_validation(job.strategy, has_peers=has_peers)
     for number, each in enumerate(evaluations):
         own = _in_folder(replica, f"evaluate-{number}")
         evaluate(own, replace(each, model=url, data=data), trained, None)

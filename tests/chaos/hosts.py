@@ -51,7 +51,7 @@ class TwoHosts:
                 self.second = self._testbed.again(first.job)
                 outcome = inject(self.second, lambda _: self._go_on(frozen), lines=lines)
             ended = first.end.result()
-        wrong, expected = wrong_line(self.second), f"exited with {ExitCode.SUPERSEDED}"
+        wrong, expected = wrong_line(self.second), f"exit code {ExitCode.SUPERSEDED}"
         if ended.state is not State.FAILED or expected not in ended.reason:
             wrong.append(f"the first host's {ended.state}: {ended.reason}")
         left = [*outcome.left, *left_behind(first)]

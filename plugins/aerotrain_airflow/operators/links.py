@@ -19,6 +19,8 @@ from aerotrain_airflow.settings import Settings
 PREFIX = "/aerotrain"
 #: Where Airflow's UI shows the page of models.
 MODELS = "/plugin/models"
+#: The view of a run that has the page, below the address of the run.
+PAGE_ROUTE = "training"
 
 
 class StoreLink(BaseOperatorLink):

@@ -103,7 +103,9 @@ class PreflightOperator(JobOperator):
                 )
                 self._run_check(check, context, settings)
             except FinalError as error:
-                raise FinalError(f"the check of the model of {task_id} failed: {error}") from error
+                raise FinalError(
+                    f"{error}; found by the check of the model of {task_id}"
+                ) from error
             except TemporaryError as error:
                 if self._killed or isinstance(error, WorkerGoneError):
                     raise

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import structlog
-from airflow.sdk import Context
+from airflow.sdk import Context, get_current_context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from aerotrain.contract.errors import FinalError, TemporaryError
@@ -73,6 +73,9 @@ class TaskTry:
         return self._store.get(_KEY) is None
 
 
+#: The XCom of a task with the reason of its failure, which Airflow itself has in the log only.
+FAILURE = "failure"
+
 #: Writes a line for each use of an AWS connection, and there are several in a task.
 _TALKATIVE = "airflow.providers.amazon.aws.utils.connection_wrapper"
 
@@ -96,10 +99,11 @@ def translated() -> Iterator[None]:
         processors.insert(0, _without_noise)  # in place: the task's loggers have this very list
     try:
         yield
-    except FinalError as error:
-        raise JobFailedError(str(error)) from None
-    except TemporaryError as error:
-        raise JobInterruptedError(str(error)) from None
+    except (FinalError, TemporaryError) as error:
+        with suppress(Exception):  # Airflow is away, or no task is running: the log has it
+            get_current_context()["ti"].xcom_push(FAILURE, str(error))
+        kind = JobFailedError if isinstance(error, FinalError) else JobInterruptedError
+        raise kind(str(error)) from None
 
 
 def _without_noise(
@@ -114,5 +118,5 @@ def _without_noise(
     error = sys.exc_info()[1]
     if event.get("exc_info") and isinstance(error, JobFailedError | JobInterruptedError):
         del event["exc_info"]
-        event["event"] = f"Task failed: {error}"
+        event["event"] = str(error)
     return event

@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.models import DagRun, TaskInstance
+from airflow.models.xcom import XComModel
 from airflow.utils.state import DagRunState, TaskInstanceState
 from fastapi import APIRouter, FastAPI, HTTPException
 from fastapi.responses import FileResponse, JSONResponse, Response
@@ -24,6 +25,7 @@ from sqlalchemy import select
 
 from aerotrain.contract.errors import AerotrainError, SpecError
 from aerotrain.store import MissingError
+from aerotrain_airflow.operators.task_try import FAILURE
 from aerotrain_airflow.run_page import models
 from aerotrain_airflow.run_page.run_data import run_data
 from aerotrain_airflow.run_page.store_reads import MAY_READ, answers, store_of_dag
@@ -73,13 +75,18 @@ def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
         TaskInstance.run_id == run_id,
         TaskInstance.state == TaskInstanceState.FAILED,
     )
+    kept = select(XComModel.task_id, XComModel.value).where(
+        XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == FAILURE
+    )
     active = state in _ACTIVE
     found = answers.get_or_refuse(
         (dag_id, run_id, active),
         lambda: run_data(store_of_dag(dag_id), dag_id, run_id, time.time(), active=active),
     )
     failed_tasks = sorted(set(session.scalars(failed)))
-    return JSONResponse({**found, "state": state, "failed_tasks": failed_tasks, "active": active})
+    ended = session.execute(kept.order_by(XComModel.timestamp))
+    failures = {"failed_tasks": failed_tasks, "reasons": [v for t, v in ended if t in failed_tasks]}
+    return JSONResponse({**found, **failures, "state": state, "active": active})
 
 
 @_guarded.get("/files/{dag_id}/{key:path}")

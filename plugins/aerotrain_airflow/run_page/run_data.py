@@ -17,14 +17,18 @@ from typing import Any
 from cachetools import LRUCache, cached
 
 from aerotrain.contract.curves import Curves, Point
+from aerotrain.contract.errors import FinalError
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.layout import (
     CARD,
     CHIEF_LOG,
     CURVES,
     EVALUATIONS,
+    METRICS,
+    MODEL,
     PAGE,
     REPLICAS,
+    RESULT,
     REUSED,
     RUN_LOG,
     TENSORBOARD,
@@ -34,6 +38,7 @@ from aerotrain.contract.status import GONE_AFTER, ReplicaStatus
 from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
 from aerotrain_airflow.goodput import goodput_of, merged
+from aerotrain_airflow.run_page.outcome import outcome_of
 from aerotrain_airflow.run_page.timeline import (
     failure_of,
     lanes_of,
@@ -49,7 +54,7 @@ _MOST_EVALUATIONS = 200
 _MOST_OBJECTS = 1000
 
 #: What is read of a task, and of its folders ``REPLICAS`` and ``EVALUATIONS`` everything.
-_READ = (CURVES, CHIEF_LOG, RUN_LOG, CARD, REUSED)
+_READ = (CURVES, CHIEF_LOG, RUN_LOG, CARD, REUSED, METRICS, RESULT)
 
 #: The objects of a task, by their key in its folder.
 Objects = Mapping[str, StoredObject]
@@ -69,17 +74,26 @@ def run_data(
     tasks = _by_task(run.list())
     trainings: list[dict[str, Any]] = []
     links = []
+    evaluations: list[dict[str, Any]] = []
+    results: list[Any] = []
     for task, objects in tasks.items():
         address = f"files/{dag_id}/{run.url.removeprefix(store.url + '/')}/{task}"
+        reused = json.loads(_content(run, objects, REUSED) or b"{}")
+        if METRICS in objects:
+            document = json.loads(_content(run, objects, METRICS) or b"{}")
+            evaluations.append({**document, "card": f"{address}/{CARD}"})
+        if not task.rpartition("/")[2].isdecimal():  # partitions are many, and return no version
+            results.append(_result(store, run, objects, reused))
         if CARD in objects:
             links.append({"title": f"Model card ({task})", "href": f"{address}/{CARD}"})
         # A training whose result was reused has the curves of the earlier one, and no replicas.
         if not any(key in (CHIEF_LOG, CURVES) or key.startswith(REPLICAS) for key in objects):
             continue
         curves = Curves.from_bytes(_content(run, objects, CURVES))
-        reused = json.loads(_content(run, objects, REUSED) or b"{}")
         training = _training(run, objects, curves, now, active=active)
-        trainings.append({"task": task, "reused_from": reused.get("run"), **training})
+        output = reused.get("prefix", f"{run.url}/{task}")
+        known = {"task": task, "reused_from": reused.get("run"), "model": f"{output}/{MODEL}"}
+        trainings.append({**known, **training})
         if curves.data.startswith(f"{store.url}/"):
             page = f"{curves.data.removeprefix(store.url + '/')}/{PAGE}"
             links.append(
@@ -87,8 +101,9 @@ def run_data(
             )
         if RUN_LOG in objects:
             links.append({"title": f"Event log ({task})", "href": f"{address}/{RUN_LOG}"})
-        output = reused.get("prefix", f"{run.url}/{task}")
         links.append(_tensorboard(task, f"{output}/{TENSORBOARD}"))
+    for each in trainings:
+        each["outcome"] = outcome_of(store, each["model"], evaluations, results)
     links.append({"title": "Output", "text": f"{run.url}/"})
     return {
         "version": 1,
@@ -98,6 +113,15 @@ def run_data(
         "trainings": trainings,
         "files": links,
     }
+
+
+def _result(store: Store, run: Store, objects: Objects, reused: Mapping[str, str]) -> Any:
+    """What a task has returned, or the one whose result was ``reused``; None if nothing."""
+    content = _content(run, objects, RESULT)
+    if earlier := reused.get("prefix"):
+        with suppress(FinalError):  # it was deleted
+            content = store.get(f"{earlier.removeprefix(f'{store.url}/')}/{RESULT}")
+    return json.loads(content or b"{}").get("value")
 
 
 def _tensorboard(task: str, folder: str) -> dict[str, str]:

@@ -36,10 +36,13 @@ def lanes_of(
     ``ended`` is whether the training has ended.
     """
     since = min((each.processes[0].began for each in statuses.values()), default=now)
+    reports = [each.processes[-1].seen for each in statuses.values()]
+    ends = [each.at for each in events if each.event is EventType.END]
+    ended_at = max([*reports, *ends], default=now) if ended else None
     return [
         {
             "replica": name,
-            "spans": [*_spans(name, statuses[name], events, now, since=since, ended=ended)],
+            "spans": [*_spans(name, statuses[name], events, now, since=since, ended_at=ended_at)],
         }
         for name in sorted(statuses, key=place_of)
     ]
@@ -58,7 +61,7 @@ def _spans(
     now: float,
     *,
     since: float,
-    ended: bool,
+    ended_at: float | None,
 ) -> Iterator[dict[str, Any]]:
     failures = [
         each for each in events if each.event is EventType.DETECT and each.replica == replica
@@ -67,8 +70,9 @@ def _spans(
         yield _span(since, status.processes[0].began, SpanState.WAITING)
     for process, following in pairwise([*status.processes, None]):
         assert process is not None
-        is_gone = following is not None or ended or now - process.seen > GONE_AFTER
-        end = process.seen if is_gone else None
+        is_gone = following is not None or (ended_at or now) - process.seen > GONE_AFTER
+        # One that serves others is ended with them, without another report.
+        end = process.seen if is_gone else ended_at
         if process.ready is None:
             yield _span(process.began, end, SpanState.STARTING)
         else:
@@ -83,7 +87,7 @@ def _spans(
                 if process.seen <= each.at <= following.began + 1
             ]
             yield _span(process.seen, until, SpanState.LOST, "".join(reasons[-1:]))
-        elif is_gone and not ended:
+        elif is_gone and ended_at is None:
             yield _span(process.seen, None, SpanState.LOST)
 
 

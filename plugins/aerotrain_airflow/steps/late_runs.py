@@ -1,4 +1,4 @@
-"""A callback for Airflow's deadline alerts: says that a run is late, in the log and in a chat."""
+"""Callbacks of Airflow's alerts: say in the log and in a chat that a run is late, or has failed."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 
 from airflow.sdk import Variable
 
-from aerotrain_airflow.operators.links import address_of_run
+from aerotrain_airflow.operators.links import PAGE_ROUTE, address_of_run
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,6 +41,25 @@ async def report_late(context: Mapping[str, Any], webhook: str | None = None) ->
     _LOG.warning(text)
     if webhook is not None:
         await asyncio.to_thread(_post, webhook, text)
+    return text
+
+
+def report_failure(context: Mapping[str, Any], webhook: str | None = None) -> str:
+    """Log why a task or a run has failed, with a link to its page; returns that message.
+
+    It begins with the reason, which has a link to the card if the gate refused the model. The page
+    is the view Training. ``webhook`` and errors are as for ``report_late``::
+
+        default_args={"on_failure_callback": partial(report_failure, webhook="chat_webhook")}
+    """
+    dag, run, ti = context["dag"].dag_id, context["run_id"], context.get("ti")
+    reason = context.get("exception") or context.get("reason") or "Airflow knows no reason"
+    where = f"{ti.task_id} of {dag}" if ti is not None else dag
+    page = f"{address_of_run(dag, run)}/plugin/{PAGE_ROUTE}"
+    text = f"{reason}\n{where} has failed in the run {run}: {page}"
+    _LOG.error(text)
+    if webhook is not None:
+        _post(webhook, text)
     return text
 
 

@@ -39,7 +39,7 @@ class Point:
 
     def to_json(self) -> str:
         """One line; values that are not finite, which JSON does not have, are omitted."""
-        values: dict[str, Any] = {"at": round(self.at, 1), "step": self.step}
+        values: dict[str, Any] = {"at": round(self.at, 3), "step": self.step}
         if self.epoch is not None:
             values["epoch"] = self.epoch
         values["metrics"] = _short(self.metrics)

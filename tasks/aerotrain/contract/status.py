@@ -52,17 +52,25 @@ class Observation:
     heartbeat, None if the backend sees none. ``waits_since`` is since when the replica has been
     waiting to start, by ``time.time()``; None if it has started once. ``unresponsive`` are the
     names of the replicas that did not answer it before it ended, from its termination message.
+    ``message`` is the sentence of that, which ``reason`` has too.
     """
 
     state: State
     exit_code: int | None = None
     reason: str = ""
+    message: str = ""
     failure: Failure | None = None
     restarts: int | None = 0
     node: str = ""
     heartbeat_age: float | None = None
     waits_since: float | None = None
     unresponsive: frozenset[str] = frozenset()
+
+    def sentence(self, name: ReplicaName) -> str:
+        """Why the replica ``name`` ended: its own message first, as a list shows only the start."""
+        if self.message:
+            return f"{self.message} ({name}, exit code {self.exit_code})"
+        return f"{name} {self.reason}"
 
 
 #: What an exit code means for a replica. Every code that is not here is a crash.
@@ -90,6 +98,7 @@ def observed_exit(exit_code: int, message: str = "") -> Observation:
         state=state,
         exit_code=exit_code,
         reason=f"{reason}: {said.reason}" if said.reason else reason,
+        message=said.reason,
         failure=failure,
         unresponsive=said.unresponsive,
     )

@@ -84,11 +84,13 @@ class TrainArguments(Validated):
         "parameter_server, nor with data workers.",
         section=Section.RARE,
     )
-    validate: bool = option(
-        False,
+    validate: bool | None = option(
+        None,
         title="Validate after each epoch",
-        help="Measure the validation split at the end of each epoch. Callbacks that monitor a "
-        "val_ metric turn it on by themselves.",
+        help="Measure the validation split at the end of each epoch. With true, as with callbacks "
+        "that monitor a val_ metric, each epoch that is the best so far also has a checkpoint.",
+        empty="yes, without such checkpoints, if the split has records that the chief can measure "
+        "alone, and there is no evaluator",
         section=Section.TRAINING,
     )
     export_best: str | None = option(

@@ -61,6 +61,7 @@ def run(replica: Replica) -> dict[str, Any]:
         "intervals": outcome.intervals,
         "by_batches": dict.fromkeys(outcome.by_batches, arguments.batch_size),
         "baseline": {"url": baseline, "metrics": outcome.baseline} if baseline else None,
+        "served": served_version(replica.job.store),
         "thresholds": dict(arguments.thresholds),
         "verdicts": [each.to_dict() for each in outcome.verdicts],
         "failures": failures,
@@ -68,7 +69,6 @@ def run(replica: Replica) -> dict[str, Any]:
         "passed": not failures,
         "candidate": candidate_of(replica, arguments, model, trained),
     }
-    url = f"{replica.job.prefix}/{METRICS}"
     store = open_store(replica.job.prefix)
     whole = {**document, "outputs": outcome.outputs}
     store.put(CARD_DATA, json_text(whole).encode())
@@ -87,7 +87,7 @@ def run(replica: Replica) -> dict[str, Any]:
     if arguments.on_fail == "skip":
         print(f"skipped: {reason}", flush=True)
         return {**outcome.metrics, SKIPPED: reason}
-    raise FinalError(f"{reason}; all metrics are in {url}")
+    raise FinalError(f"{reason}; the card has all metrics: {replica.job.prefix}/{CARD}")
 
 
 def reasons(

@@ -4,6 +4,7 @@ A group is all replicas of one attempt of a job. Its *handle* is a string by whi
 it again. A backend decides nothing; the controller does.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -170,11 +171,15 @@ class Backend(Protocol[PlanT]):
         """Delete the group and all that its replicas started, if this task try holds it."""
 
 
+#: Warnings of this project, of TensorFlow, and of Python's ``warnings``.
+_WARNING = re.compile(rf"{WARNING_PREFIX}|W\d{{4}} \d\d:|WARNING\b|\S+:\d+: \w*Warning: ")
+
+
 def log_line(log: Any, line: LogLine) -> None:
     """Write a replica's line to a task's log: noise at level DEBUG, its warnings as warnings."""
     if line.is_noise:
         log.debug("%s", line)
-    elif line.text.startswith(WARNING_PREFIX):
+    elif _WARNING.match(line.text):
         log.warning("%s", line)
     else:
         log.info("%s", line)

@@ -67,7 +67,7 @@ class Ended:
         """
         state = job_state(seen)
         causes = tuple(name for name, each in seen.items() if each.state is state)
-        reason = "; ".join(f"{name} {seen[name].reason}" for name in causes)
+        reason = "; ".join(seen[name].sentence(name) for name in causes)
         return cls(state=state, reason=reason, causes=causes)
 
     @classmethod
@@ -323,7 +323,7 @@ class _Failures:
         is_final = any(each.remedy is Remedy.NONE for each in found.values())
         return Ended(
             state=State.FAILED if is_final else State.LOST,
-            reason="; ".join(f"{name} {each.why}" for name, each in found.items()),
+            reason=self._sentence(found),
             causes=tuple(found),
         )
 
@@ -356,8 +356,13 @@ class _Failures:
 
     def restarts(self) -> dict[ReplicaName, Event]:
         """Their restarts, as the events that record them."""
-        because = "; ".join(f"{name} {each.why}" for name, each in self.verdicts.items())
+        because = self._sentence(self.verdicts)
         return {name: self._restart(name, because) for name in sorted(self.restarted)}
+
+    def _sentence(self, verdicts: Mapping[ReplicaName, RestartVerdict]) -> str:
+        return "; ".join(
+            self.seen[name].sentence(name) + each.so for name, each in verdicts.items()
+        )
 
     def _restart(self, name: ReplicaName, because: str) -> Event:
         verdict, failure = self.verdicts.get(name), self.events.get(name)
@@ -412,6 +417,7 @@ def _as_recorded(seen: Observation, failure: Event) -> Observation:
         seen,
         state=State.LOST,
         reason=failure.because,
+        message=seen.message if seen.reason == failure.because else "",
         failure=Failure(failure.kind),
         node=failure.node or seen.node,
         unresponsive=frozenset(failure.unresponsive),

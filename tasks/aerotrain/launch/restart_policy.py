@@ -184,10 +184,10 @@ FROM_OUTSIDE = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
 
 @dataclass(frozen=True)
 class RestartVerdict:
-    """What happens after a failure, and why; ``why`` follows the replica's name in a sentence."""
+    """What happens after a failure; ``so`` says it after the sentence of the failure."""
 
     remedy: Remedy
-    why: str
+    so: str
 
     @property
     def is_restarted(self) -> bool:
@@ -211,15 +211,15 @@ def judge(
         alike = [each for each in earlier[1 - ALIKE :] if is_alike(each, seen.reason, step)]
         if len(alike) == ALIKE - 1:
             return RestartVerdict(
-                Remedy.NONE, f"{seen.reason}: {ALIKE} times at step {step}, so it would fail again"
+                Remedy.NONE, f": {ALIKE} times at step {step}, so it would fail again"
             )
     budget = getattr(budgets, rule.budget)
     spent = sum(each.times for each in earlier if RULES[Failure(each.kind)].budget == rule.budget)
     if spent >= budget:
         used = f"it was restarted {counted(spent, 'time')}, and restarts.{rule.budget} is {budget}"
-        return RestartVerdict(Remedy.RETRY, f"{seen.reason}; {used}")
+        return RestartVerdict(Remedy.RETRY, f"; {used}")
     return RestartVerdict(
-        rule.remedy, f"{seen.reason}; it {rule.remedy} ({spent + 1} of {budget} {rule.budget})"
+        rule.remedy, f"; it {rule.remedy} ({spent + 1} of {budget} {rule.budget})"
     )
 
 

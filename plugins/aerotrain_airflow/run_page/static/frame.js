@@ -1,4 +1,4 @@
-// What the page has to do with Airflow's page around its frame: the colour scheme, and links in tabs.
+// What the page has to do with Airflow's page around its frame: colour scheme, links in tabs, and room.
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 const SCHEMES = ["light", "dark"];
@@ -46,6 +46,23 @@ export function colour(name) {
   const { color } = getComputedStyle(probe);
   probe.remove();
   return color;
+}
+
+const LEAST_ROOM = 240; // in pixels, in which the page can be read
+
+/** Use the visible part of the frame alone: on a narrow screen, Airflow's frame is wider than that. Where
+    it is too narrow, only the link to the page's own address is shown. */
+export function fitToScreen() {
+  const frame = rootAround() && window.frameElement;
+  if (!frame) return;
+  const fit = () => {
+    const room = window.parent.innerWidth - frame.getBoundingClientRect().left;
+    document.body.style.maxWidth = room < frame.clientWidth ? `${room}px` : "";
+    document.body.classList.toggle("cut", room < LEAST_ROOM);
+  };
+  window.parent.addEventListener("resize", fit);
+  addEventListener("resize", fit);
+  fit();
 }
 
 /** The frame may open no tab, but the page of Airflow around it, which is of the same origin, may. */

@@ -1,11 +1,13 @@
 // The page of a run: fetches its data, and lets each section show what has changed.
 
 import { Curves } from "./curves.js";
-import { follow, isActive } from "./data.js";
+import { follow } from "./data.js";
 import { byId, changes, setText } from "./elements.js";
-import { followTheme, openLinksInTabs } from "./frame.js";
+import { showFiles } from "./files.js";
+import { fitToScreen, followTheme, openLinksInTabs } from "./frame.js";
 import { GoodputOfRun } from "./goodput.js";
 import { Header } from "./header.js";
+import { Progress } from "./progress.js";
 import { Replicas } from "./replicas.js";
 import { startOf } from "./series.js";
 import { StepTimes } from "./step_times.js";
@@ -20,6 +22,7 @@ const goodput = new GoodputOfRun();
 const replicas = new Replicas();
 const stepTimes = new StepTimes();
 const header = new Header(choose);
+const progress = new Progress();
 
 const curvesChanged = changes();
 
@@ -29,12 +32,14 @@ let task = new URLSearchParams(location.search).get("task");
 function show(received) {
   data = received;
   const training = chosen();
-  header.show(data, training?.task);
+  header.show(data, training);
+  showFiles(data.files);
   showEmpty(training);
   if (!training) return;
   const { curves: during, epochs, evaluations } = training;
   if (curvesChanged([training.task, during, epochs, evaluations, training.marks]))
     curves.show(training);
+  progress.show(data);
   timeline.show(training, data.now);
   goodput.show(training.goodput);
   replicas.show(training.replicas, data.now);
@@ -51,18 +56,16 @@ function showEmpty(training) {
   const trained = Boolean(training && (training.curves.at.length || training.epochs.at.length));
   byId("curves").hidden = !trained;
   byId("timeline").hidden = !training?.lanes.length;
+  byId("progress").hidden = !training;
   byId("goodput").hidden = !training;
   byId("replicas").hidden = !training?.replicas.length;
-  byId("empty").hidden = trained;
+  byId("empty").hidden = trained || !training;
   setText(byId("empty"), reasonOfEmpty(training));
 }
 
 function reasonOfEmpty(training) {
-  if (training && !training.running && startOf(training) !== null) return "This training has no curves.";
-  if (training) return "Curves appear with the first step of this training.";
-  return isActive(data)
-    ? "This run has no training so far. If one of its tasks trains, it appears here when it starts."
-    : "No task of this run has begun a training. The grid in Airflow shows which task was the last.";
+  const ended = training && !training.running && startOf(training) !== null;
+  return ended ? "This training has no curves." : "Curves appear with the first step of this training.";
 }
 
 /** Show another training of the run. */
@@ -76,5 +79,6 @@ function choose(chosenTask) {
 }
 
 openLinksInTabs();
+fitToScreen();
 followTheme(() => curves.redraw());
 follow(show, (message) => header.fail(message));

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from aerotrain.contract.curves import Curves, Point
+from aerotrain.contract.curves import MOST_POINTS, Curves, Point
 from aerotrain.contract.errors import AerotrainError, TemporaryError, backoff
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.layout import CHIEF_LOG, CURVES, status_key
@@ -209,8 +209,17 @@ class EventWriter:
         (self.put or self.store.put)(CHIEF_LOG, self._past() + "".join(self._lines).encode())
 
 
-#: Seconds between two points, and between two uploads.
+#: Seconds between two uploads of the curves, and the most between two points.
 _EVERY = 5.0
+
+
+def seconds_between_points(elapsed: float) -> float:
+    """The least time between two points of a training that has run for ``elapsed`` seconds.
+
+    A point costs a millisecond. So each execution of a short training has one, and of a long one
+    those that a chart can show apart: at the beginning all that it shows for each minute.
+    """
+    return min(max(elapsed, 60.0) / MOST_POINTS, elapsed / 100, _EVERY)
 
 
 @dataclass
@@ -233,12 +242,23 @@ class CurveWriter:
         self._curves: Curves | None = None
         #: Points that the uploader has not written yet.
         self._new: deque[Point] = deque()
-        self._point, self._upload = Interval(_EVERY, self.clock), Interval(_EVERY, self.clock)
+        self._upload = Interval(_EVERY, self.clock)
+        self._began: float | None = None
+        self._last = 0.0
+
+    def due(self) -> bool:
+        """Whether a point is due: see ``seconds_between_points``."""
+        now = self.clock()
+        if self._began is None:
+            self._began = self._last = now
+        if now - self._last < seconds_between_points(now - self._began):
+            return False
+        self._last = now
+        return True
 
     def add(self, step: int, metrics: Mapping[str, float], *, at_once: bool = False) -> None:
-        """Add a point if one is due, or with ``at_once``; the uploader writes the curves."""
-        if self._point.due() or at_once:
-            self._add(Point(at=self.now(), step=step, metrics=metrics), at_once=at_once)
+        """Add a point; the uploader writes the curves, with ``at_once`` now."""
+        self._add(Point(at=self.now(), step=step, metrics=metrics), at_once=at_once)
 
     def add_epoch(self, epoch: int, step: int, metrics: Mapping[str, float]) -> None:
         """Add the metrics of a whole epoch, counted from 0, after which ``step`` steps are done."""

@@ -19,6 +19,7 @@ from aerotrain.training.checkpoints.snapshot import random_state, restore_random
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.input.order import Schedule
 from aerotrain.training.model.callbacks import AFTER, BEFORE, Callbacks, variables_of
+from aerotrain.training.model.checks import validates
 from aerotrain.training.step_runner import Spent, StepsRun
 from aerotrain.training.steps.state import MetricState, MetricValues
 
@@ -156,8 +157,11 @@ class UserCallbacks(Hook):
             [*metrics.names(), *(f"val_{name}" for name in measured or ())],
             context.schedule.steps_per_epoch,
         )
-        #: Whether the chief measures the validation split after each epoch.
-        self.validates = arguments.validate or self._callbacks.monitor_validation
+        #: Whether the chief saves each best epoch, and measures the validation split after each.
+        self.saves_best = bool(arguments.validate) or self._callbacks.monitor_validation
+        self.validates = self.saves_best or validates(
+            context.replica.job, arguments, context.pipeline.dataset, context.model
+        )
         self._callbacks.check_monitored(metrics.names(), measured if self.validates else [])
         self._logs: dict[str, float] = {}
         self._variables = self._callbacks.variables(context.distribution.created())

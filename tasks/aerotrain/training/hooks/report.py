@@ -75,7 +75,7 @@ def mean(executions: "deque[Spent]") -> StepTime:
     return StepTime(seconds=seconds, input=waiting, communication=communication)
 
 
-_SECONDS_BETWEEN_POINTS = 1.0
+_SECONDS_BETWEEN_SCALARS = 1.0
 _SECONDS_BETWEEN_LINES = 10.0
 _POINTS_IN_PACE = 10
 
@@ -106,8 +106,9 @@ class Report(Hook):
 
     A line is printed after the first execution, which shows that TensorFlow has traced and
     compiled; then after 1, 2, 4 and 8 seconds, each ten seconds, and at the end. Each of the first
-    ten epochs has a line; then one each five seconds, and the last. The curves of TensorBoard have
-    a point for each second, and for each epoch. They contain the shares of ``step_times``.
+    ten epochs has a line; then one each five seconds, and the last. The curves have a point for
+    each execution of a short training, those of TensorBoard one for each second; and one for each
+    epoch. They contain the shares of ``step_times``.
     """
 
     def __init__(
@@ -131,8 +132,8 @@ class Report(Hook):
 
     def on_start(self, state: TrainState, restored: SavedState) -> None:
         self._begun = False
-        self._point = Interval(_SECONDS_BETWEEN_POINTS, self._clock)
-        self._line = Interval(_SECONDS_BETWEEN_POINTS, self._clock, _SECONDS_BETWEEN_LINES)
+        self._scalars = Interval(_SECONDS_BETWEEN_SCALARS, self._clock)
+        self._line = Interval(_SECONDS_BETWEEN_SCALARS, self._clock, _SECONDS_BETWEEN_LINES)
         self._pace = Pace()
         self._epoch_line = Interval(_SECONDS_BETWEEN_EPOCHS, self._clock)
         self._epochs = 0
@@ -142,7 +143,8 @@ class Report(Hook):
     def on_execution(self, state: TrainState) -> None:
         schedule = self._context.schedule
         is_first_or_last = not self._begun or state.step >= schedule.steps
-        if not (self._point.due() or is_first_or_last):
+        has_point, has_scalars = self._curves.due(), self._scalars.due()
+        if not (has_point or has_scalars or is_first_or_last):
             return
         self._begun = True
         loss = main_loss(state.results(self._context.step.metrics))
@@ -156,8 +158,10 @@ class Report(Hook):
         if (optimizer := self._context.model.optimizer) is not None:
             # A strategy's variable is not a number, but TensorFlow converts it to a tensor.
             values["learning_rate"] = float(tf.convert_to_tensor(optimizer.learning_rate))
-        self._events.write(state.step, values)
-        self._curves.add(state.step, values, at_once=is_first_or_last)
+        if has_scalars or is_first_or_last:
+            self._events.write(state.step, values)
+        if has_point or is_first_or_last:
+            self._curves.add(state.step, values, at_once=is_first_or_last)
 
     def _progress(
         self, step: int, loss: float, pace: float | None, shares: Mapping[str, float]

@@ -17,11 +17,12 @@ from aerotrain.store import CorruptError, MissingError, Store, open_store
 from aerotrain.training.background.writers import StatusWriter
 from aerotrain.training.checkpoints.checkpoints import SavedState, checkpoint_store, restore_weights
 from aerotrain.training.checkpoints.retention import Name, complete_checkpoints
+from aerotrain.training.checkpoints.snapshot import random_state, restore_random_state
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.hooks import Hook, TrainState, UserCallbacks, copy_variables
 from aerotrain.training.hooks.report import EventFiles
 from aerotrain.training.input.batches import RecordFiles, batch_spec, every_record
-from aerotrain.training.input.shards import download, split_of
+from aerotrain.training.input.shards import VALIDATION_SPLIT, download, split_of
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.checks import check_remainder
@@ -29,8 +30,8 @@ from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.error_messages import errors_translated
 from aerotrain.training.steps.state import numbers
 
-#: The split on which models are measured during training.
-VALIDATION_SPLIT = "validation"
+#: The most bytes of a split whose batches are kept, because to read few takes most of the time.
+_KEPT_BYTES = 16 << 20
 
 
 class Validation:
@@ -45,18 +46,22 @@ class Validation:
         # Without class weights: in validation, every example has the same weight.
         code = UserCode.load(arguments.model, arguments.data)
         spec = batch_spec(dataset.schema, code.transform)
+        before = random_state()  # of which new weights would draw
         self._model = code.build(arguments.all_hparams, spec, arguments.dtype_policy)
+        restore_random_state(before)
         check_remainder(self._model, arguments, VALIDATION_SPLIT, split.records)
         size = keras3.fixed_batch(self._model) or arguments.batch_size
+        files = RecordFiles.of(download(arguments.data, split.shards, scratch))
         batches = every_record(
-            RecordFiles.of(download(arguments.data, split.shards, scratch)),
+            files,
             dataset.schema,
             code.transform,
             records=split.records,
             batch_size=size,
         )
         whole = split.records // size
-        self._batches = batches.take(whole) if arguments.drop_remainder else batches
+        batches = batches.take(whole) if arguments.drop_remainder else batches
+        self._batches = batches.cache() if files.bytes <= _KEPT_BYTES else batches
 
     def measure(
         self,
@@ -104,7 +109,7 @@ class ValidationHook(Hook):
         )
         state.metrics |= {f"val_{name}": value for name, value in measured.items()}
         self._loss = state.metrics.get("val_loss", math.inf)
-        state.is_best = self._loss < self._best
+        state.is_best = self._callbacks.saves_best and self._loss < self._best
         self._best = min(self._loss, self._best)
 
     def to_save(self, state: TrainState) -> SavedState:

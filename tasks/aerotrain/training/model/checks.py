@@ -9,7 +9,8 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
-from aerotrain.training.input.shards import TRAIN_SPLIT
+from aerotrain.data.dataset import Dataset
+from aerotrain.training.input.shards import TRAIN_SPLIT, VALIDATION_SPLIT
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.custom import has_custom_step
@@ -71,6 +72,33 @@ def warn_of_metrics(model: keras.Model) -> None:
             "get_metrics_result",
             flush=True,
         )
+
+
+def can_validate(job: Job) -> bool:
+    """Whether the chief of ``job`` can measure the validation split alone, and no evaluator does.
+
+    The host of a TPU could, but slowly.
+    """
+    is_divided = job.strategy == "dtensor" and job.count(Role.WORKER) > 0
+    return not (is_divided or job.strategy == "tpu" or job.count(Role.EVALUATOR))
+
+
+def validates(job: Job, arguments: TrainArguments, dataset: Dataset, model: keras.Model) -> bool:
+    """Whether each epoch is validated: as the option says, or else if nothing prevents it.
+
+    A model with a training step of its own has no loss that ``evaluate`` can compute, unless it has
+    a test step of its own too.
+    """
+    if arguments.validate is not None:
+        return arguments.validate
+    split, size = dataset.splits.get(VALIDATION_SPLIT), keras3.fixed_batch(model)
+    if split is None or not split.records or not can_validate(job):
+        return False
+    if has_custom_step(model) and type(model).test_step is keras.Model.test_step:
+        return False
+    if arguments.drop_remainder:
+        return split.records >= (size or arguments.batch_size)
+    return not size or split.records % size == 0
 
 
 def check_validation(strategy: str, *, has_peers: bool) -> None:
