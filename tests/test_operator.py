@@ -167,7 +167,11 @@ def test_a_retry_omits_a_worker_that_could_not_be_scheduled(
     [
         ("misspelt_module", {}, "no module 'smal_jobs'"),
         ("misspelt_argument", {}, "has no field 'eppochs', did you mean 'epochs'?"),
-        ("well_described", {"workers": 3}, "2 shards cannot be shared by 3 readers"),
+        (
+            "well_described",
+            {"strategy": "parameter_server", "workers": 3},
+            "2 shards cannot be shared by 3 readers",
+        ),
         (
             "misspelt_metric",
             {"strategy": "one_device"},
