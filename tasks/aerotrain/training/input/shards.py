@@ -11,12 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from aerotrain.contract.errors import FinalError, counted, nearest
+from aerotrain.data.dataset import TRAIN_SPLIT as TRAIN_SPLIT
 from aerotrain.data.dataset import Dataset, Shard, Split
 from aerotrain.store import Store, StoredFile, fetch_file, open_store
 from aerotrain.store.manifest import in_order
-
-#: The split on which models are trained.
-TRAIN_SPLIT = "train"
 
 #: The folder of shards below the scratch folder.
 FOLDER = "shards"
