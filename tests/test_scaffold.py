@@ -284,7 +284,7 @@ def test_the_likeliest_labels_of_a_wide_table_are_named_first(new: Any, tmp_path
         {**{f"x{each}": random.random() for each in range(40)}, "bought": each % 2, "z": each / 7}
         for each in range(100)
     ]
-    with pytest.raises(SpecError, match=r"one of 'bought', 'z', 'x39', .* and 32 others$"):
+    with pytest.raises(SpecError, match=r"one of 'bought', 'z', 'x39', .* 'x32'$"):
         new("shop", written(tmp_path / "x.csv", rows))
 
 

@@ -71,7 +71,7 @@ def _metrics(found: Mapping[str, Any]) -> str:
             theirs.append(_number(trivial[name]) if name in trivial else "–")
         rows.append([isolated(name, 60), _number(value), between, *theirs])
     said = "trivial: the best constant prediction, as of the most frequent class, or the mean"
-    caption = f'<div class="caption">{said}</div>' if trivial else ""
+    caption = f'<div class="caption">{said if trivial else ""}</div>'
     return f"<h2>Metrics</h2>{caption}{table(rows, heads, 'figures')}"
 
 

@@ -1,7 +1,6 @@
-"""The trivial model, with which a trained one is compared: it predicts the same for every record.
+"""The trivial model, with which a trained one is compared: the best constant prediction.
 
-That is the best constant for the records of the training: the share of each class among them, so
-that the most frequent class is predicted, or else the mean of their targets.
+That is the share of each class among the records of the training, or else the mean of the targets.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,8 +33,7 @@ def with_trivial(blocks: Iterable[Block], targets: Any, weights: Any = None) -> 
         if known.keys() != named.keys():
             yield block
             continue
-        count = len(block.groups)
-        constants = [tf.broadcast_to(each, [count, *each.shape]) for each in known.values()]
+        constants = [tf.broadcast_to(e, [len(block.groups), *e.shape]) for e in known.values()]
         trivial = tf.nest.pack_sequence_as(predictions, constants)
         yield replace(block, predictions={**block.predictions, TRIVIAL: trivial})
 

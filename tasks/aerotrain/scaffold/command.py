@@ -10,7 +10,7 @@ from shlex import quote
 
 from aerotrain.contract.errors import SpecError, counted
 from aerotrain.scaffold.columns import ColumnDecision, Use, decide
-from aerotrain.scaffold.label import first_of, label_of, name_of_label
+from aerotrain.scaffold.label import label_of, name_of_label
 from aerotrain.scaffold.pipeline import (
     MOST_REJECTED,
     Columns,
@@ -162,5 +162,5 @@ def _print_table(rows: Sequence[tuple[str, str]]) -> None:
 
 def asked(candidates: Sequence[str]) -> str:
     """The column that the user types at the terminal."""
-    print(f"Which column is to be predicted? Probably one of: {first_of(candidates)}")
+    print(f"Which column is to be predicted? Probably one of: {', '.join(candidates)}")
     return input("column: ").strip()

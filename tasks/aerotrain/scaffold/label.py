@@ -14,7 +14,7 @@ from aerotrain.scaffold.columns import ColumnDecision, SampledColumn, Use
 #: The most classes, and the most of integers that may as well be a quantity.
 _MOST_CLASSES, _MOST_INTEGERS = 100, 20
 
-#: Columns that are named as the probable label.
+#: The most columns that are named as the probable label.
 _MOST_SHOWN = 10
 
 #: Decimal digits of a regression's mean and deviation, after the first of the deviation.
@@ -103,11 +103,11 @@ def name_of_label(
             if decision.use in (Use.NUMBER, Use.CATEGORY) and not decision.is_time
         ]
         others.sort(key=lambda column: len(columns[column].counts) > _MOST_INTEGERS)
-        candidates = list(dict.fromkeys([*named, *maybe, *others]))
+        candidates = list(dict.fromkeys([*named, *maybe, *others]))[:_MOST_SHOWN]
         if ask is None:
             raise SpecError(
                 "which column to predict is in doubt; name it by --label, probably one of "
-                f"{first_of([*map(repr, candidates)]) or 'none of these columns'}"
+                f"{', '.join(map(repr, candidates)) or 'none of these columns'}"
             )
         given = ask(candidates)
     if given not in decisions:
@@ -116,12 +116,6 @@ def name_of_label(
             f"{', '.join(decisions)}"
         )
     return given
-
-
-def first_of(candidates: Sequence[str]) -> str:
-    """The likeliest ones, and how many there are besides."""
-    more = len(candidates) - _MOST_SHOWN
-    return ", ".join(candidates[:_MOST_SHOWN]) + (f" and {more} others" if more > 0 else "")
 
 
 def label_of(column: SampledColumn, task: str | None) -> Label:

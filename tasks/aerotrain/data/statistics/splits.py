@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from io import BytesIO
 from itertools import islice
 from typing import Any
@@ -49,7 +48,8 @@ def differences(
 def _records(store: Store, split: Split, scalars: Schema) -> Iterator[Mapping[str, Any]]:
     """The single values of some records of a split; none if they are too long."""
     shards = split.shards[:: -(-len(split.shards) // _SHARDS)] if scalars else ()
-    for beginning in each_of(partial(_beginning, store), [shard.file for shard in shards]):
+    keys = [shard.file for shard in shards]
+    for beginning in each_of(lambda k: store.get_range(k, 0, _BYTES, store.stat(k).etag), keys):
         with suppress(FramingError):  # the last one is cut
             for _, record in islice(read_frames(BytesIO(beginning)), _RECORDS // len(shards)):
                 found = features_of(record)
@@ -58,7 +58,3 @@ def _records(store: Store, split: Split, scalars: Schema) -> Iterator[Mapping[st
 
 def _value(stored: Any, feature: Feature) -> Any:
     return np.frombuffer(stored, feature.dtype)[0] if feature.is_raw else stored
-
-
-def _beginning(store: Store, key: str) -> bytes:
-    return store.get_range(key, 0, _BYTES, store.stat(key).etag)
