@@ -42,13 +42,13 @@ def _constants(
     targets: Mapping[str, Any], predictions: Mapping[str, tf.Tensor], weights: Any
 ) -> Iterator[tuple[str, tf.Tensor]]:
     """The constant prediction of each output of which one is known, by its name."""
-    weights = np.asarray(weights, np.float64) if isinstance(weights, tf.Tensor) else None
+    weights = np.asarray(weights if isinstance(weights, tf.Tensor) else 0, np.float64)
     for name, given in predictions.items():
         tensors = (targets.get(name), given)
         if not all(isinstance(each, tf.Tensor) and each.dtype != tf.string for each in tensors):
             continue
         y, predicted = (np.asarray(each).astype(np.float64) for each in tensors)
-        own = weights if weights is not None and weights.shape == y.shape[:1] else None
+        own = weights if weights.any() and weights.shape == y.shape[:1] else None
         found = _constant(y, predicted, own)
         if found is not None:
             yield name, tf.constant(found, given.dtype)
