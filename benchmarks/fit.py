@@ -16,10 +16,9 @@ import tensorflow as tf
 
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
-from aerotrain.data.dataset import load_dataset
+from aerotrain.data.dataset import TRAIN_SPLIT, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training.input.batches import ready
-from aerotrain.training.input.shards import TRAIN_SPLIT
 
 
 class Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]

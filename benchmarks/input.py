@@ -20,10 +20,9 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.training import TrainArguments
-from aerotrain.data.dataset import Dataset, Feature, Split
+from aerotrain.data.dataset import TRAIN_SPLIT, Dataset, Feature, Split
 from aerotrain.store import MANIFEST, open_store
 from aerotrain.training.input.batches import RecordFiles, every_record
-from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
 from benchmarks.report import Report, in_turns, ratios, run, use_one_core

@@ -38,6 +38,7 @@ _STEPS: Mapping[str, tuple[Callable[..., Any], type[Validated] | None]] = {
     "evaluate": (steps.evaluate, EvaluateArguments),
     "at_least": (steps.at_least, None),
     "at_most": (steps.at_most, None),
+    "better_than_trivial": (steps.better_than_trivial, None),
     "no_worse": (steps.no_worse, Rule),
     "bucket": (steps.bucket, None),
     "approve": (steps.approve, None),

@@ -6,10 +6,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from aerotrain.contract.errors import counted
 from aerotrain.contract.job import prefix_of
-from aerotrain.contract.layout import PAGE, TENSORBOARD, path_segment
+from aerotrain.contract.layout import PAGE, QUARANTINE, TENSORBOARD, path_segment
+from aerotrain.data.dataset import Dataset
 from aerotrain.serving.versions import BODY
-from aerotrain.store import fetch, open_store
+from aerotrain.store import MANIFEST, fetch, open_store
 from devtools.airflow_api import AirflowApi
 from devtools.environment import BUCKET
 from devtools.home import Home
@@ -22,18 +24,26 @@ def report(api: AirflowApi, s3: S3Server, home: Home, dag: str, run: str) -> str
     Raises:
         AerotrainError: the store does not hold what the run's tasks returned.
     """
-    lines = []
+    lines, rejected = [], ""
     if metrics := api.result(dag, run, "evaluate"):
         lines.append(f"test metrics    {_metrics(metrics)}")
     if data := api.result(dag, run, "prepare.finalize"):
-        open_store(data, s3.environment).download(PAGE, home.statistics)
+        store = open_store(data, s3.environment)
+        store.download(PAGE, home.statistics)
+        dataset = Dataset.from_json(store.get(MANIFEST))
+        if dataset.rejected:
+            share = dataset.rejected / (dataset.records + dataset.rejected)
+            rejected = (
+                f"\n{counted(dataset.rejected, 'record')} of the source rejected ({share:.1%}), "
+                f"listed in {data}/{QUARANTINE}"
+            )
         lines.append(f"statistics      {home.statistics}")
     if _keep_event_files(dag, run, s3, home.tensorboard):
         lines.append(f"TensorBoard     tensorboard --logdir {quote(str(home.tensorboard))}")
     if exported := api.result(dag, run, "export"):
         _keep_model(exported, s3, home.model)
         lines += [f"exported as     {exported}", *how_to_use(dag, home)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *filter(None, [rejected])])
 
 
 def _metrics(metrics: Mapping[str, Any]) -> str:

@@ -25,6 +25,9 @@ EMPTY = {
     "intervals": {},
     "by_batches": {},
     "baseline": None,
+    "trivial": {},
+    "importance": None,
+    "data": {"records": 20, "rejected": 0},
     "verdicts": [],
     "failures": [],
     "warnings": [],
@@ -158,6 +161,18 @@ def test_a_column_that_gives_the_label_away_is_named_and_one_that_helps_is_not()
     price = RANDOM.normal(size=(4000, 1)) * 100
     given = {"net": price[:, 0] * 0.8, "area": price[:, 0] + RANDOM.normal(size=4000) * 50}
     assert [each.split("'")[1] for each in leaking_columns(given, price)] == ["net"]
+
+
+def test_each_class_has_its_precision_recall_and_f1():
+    y = np.repeat([0, 1, 2], [6, 3, 1])
+    guesses = np.array([0, 0, 0, 1, 1, 1, 1, 1, 0, 0])
+    output = seen(y, np.eye(4)[guesses]).outputs["predictions"]
+    page = shown_of(output)
+    assert "<td>0</td><td>0.600</td><td>0.500</td><td>0.545</td><td>6</td>" in page
+    assert "<td>1</td><td>0.400</td><td>0.667</td><td>0.500</td><td>3</td>" in page
+    assert "<td>2</td><td>–</td><td>0.000</td><td>0.000</td><td>1</td>" in page
+    assert "<td>3</td><td>–</td><td>–</td><td>–</td><td>0</td>" in page
+    assert "3<small>50%</small>" in page
 
 
 def test_long_lists_say_how_long_they_are():

@@ -23,8 +23,16 @@ from aerotrain.evaluation.gate import (
     check_rules,
 )
 from aerotrain.evaluation.intervals import GROUPS, Estimate, estimate, holm, samples
-from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor, content_of
+from aerotrain.evaluation.records import (
+    BASELINE,
+    CANDIDATE,
+    TRIVIAL,
+    Block,
+    Predictor,
+    content_of,
+)
 from aerotrain.evaluation.slices import slicing_of
+from aerotrain.evaluation.trivial import with_trivial
 from aerotrain.evaluation.verdicts import shown, unjudged
 from aerotrain.training.input.batches import RecordFiles
 
@@ -95,6 +103,9 @@ def document_of(outcome):
         "intervals": outcome.intervals,
         "by_batches": dict.fromkeys(outcome.by_batches, 32),
         "baseline": {"url": "s3://a/serving/1", "metrics": outcome.baseline},
+        "trivial": outcome.trivial,
+        "importance": None,
+        "data": {"records": 5000, "rejected": 50},
         "verdicts": [each.to_dict() for each in outcome.verdicts],
         "failures": outcome.failures,
         "warnings": [],
@@ -264,6 +275,86 @@ def test_a_model_of_which_too_few_records_show_nothing_is_refused_unless_it_is_a
     assert "accuracy no worse was not applied, as too_few accepts: " in warning
     page = card(document_of(replace(outcome, verdicts=[accepted])), "a run")
     assert "<h1>a run: accepted, and not judged: too few records</h1>" in page
+
+
+def two_classes(count, skill, seed=0):
+    """Records of which 70 % are of the class 0, and a model that knows the share ``skill``."""
+    random = np.random.default_rng(seed)
+    y = (random.random((count, 1)) < 0.3).astype(np.int64)
+    guesses = (random.random((count, 1)) < 0.3) & (random.random((count, 1)) < skill / 2)
+    p = np.where(random.random((count, 1)) < skill, 0.2 + 0.6 * y, 0.2 + 0.6 * guesses)
+    return Block(
+        features={"country": random.choice([b"DE", b"FR"], count)},
+        groups=np.arange(count) % GROUPS,
+        y=tf.constant(y),
+        weight=None,
+        added_loss=tf.zeros(count),
+        predictions={CANDIDATE: tf.constant(p, tf.float32)},
+    )
+
+
+BETTER = Rule(kind="better_than_trivial", metric="accuracy", least=10)
+
+
+def better(model, block, rule=BETTER):
+    gate = Gate(model, [rule], SCHEMA, STATISTICS, {})
+    train = tf.constant(np.arange(1000)[:, None] % 10 < 3, tf.int64)
+    return gate.judge(with_trivial([block], train), compared=False, batch_size=32)
+
+
+def test_a_model_that_is_better_than_the_most_frequent_class_passes_and_one_by_chance_does_not(
+    model,
+):
+    skilled, blind = (better(model, two_classes(400, skill)) for skill in (0.6, 0.0))
+    assert (skilled.failures, skilled.verdicts[0].verdict) == ([], "pass")
+    majority = 1 - np.asarray(two_classes(400, 0.6).y).mean()
+    assert skilled.trivial["accuracy"] == pytest.approx(majority)
+    [reason] = blind.failures
+    assert re.search(r"400 records do not show that the model is better \(p = 1\.00\)", reason)
+    [few] = better(model, two_classes(9, 0.6)).failures
+    assert "cannot be judged by 9 records" in few
+    page = card({**document_of(skilled), "baseline": None}, "a run")
+    assert "<th>trivial</th>" in page
+    assert "of 100 runs accept a gain of" in page
+    assert "50 records rejected (" in page
+
+
+def test_a_model_without_skill_is_rarely_called_better(model):
+    """It differs from the best constant in 60 records, and is right by chance in half of them."""
+    p = np.where(np.arange(300)[:, None] < 60, 0.8, 0.2)
+    passed = 0
+    for seed in range(60):
+        y = np.random.default_rng(seed).random((300, 1)) < np.where(p > 0.5, 0.5, 0.2)
+        block = replace(
+            two_classes(300, 0.0),
+            y=tf.constant(y.astype(int)),
+            predictions={CANDIDATE: tf.constant(p, tf.float32)},
+        )
+        passed += better(model, block).failures == []
+    assert passed <= 8
+
+
+@pytest.mark.parametrize(
+    ("y", "predictions", "expected"),
+    [
+        (np.arange(100) % 4 // 3, np.full((100, 1), 0.4), [0.25]),
+        (np.arange(100) % 4 // 3, np.full((100, 1), -2.0), [np.log(1 / 3)]),
+        (np.arange(100) % 4, np.full((100, 5), 0.2), [0.25] * 4 + [0]),
+        (np.eye(4)[np.arange(100) % 4], np.full((100, 4), 3.0), [np.log(0.25)] * 4),
+        (np.arange(100.0) * 7, np.zeros((100, 1)), [346.5]),
+        (np.arange(200.0).reshape(100, 2), np.zeros((100, 2)), [99, 100]),
+        (np.arange(100.0), np.zeros((100, 3)), None),
+    ],
+    ids=["two", "logit", "classes", "logits", "number", "numbers", "unlike"],
+)
+def test_the_trivial_model_predicts_the_shares_of_classes_or_the_mean(y, predictions, expected):
+    block = replace(two_classes(100, 0.0), predictions={CANDIDATE: tf.constant(predictions)})
+    [found] = with_trivial([block], tf.constant(y))
+    if expected is None:
+        assert TRIVIAL not in found.predictions
+        return
+    np.testing.assert_allclose(found.predictions[TRIVIAL][17], expected, atol=1e-6)
+    assert found.predictions[TRIVIAL].shape == predictions.shape
 
 
 def test_a_detectable_loss_is_refused_in_80_of_100_runs():

@@ -95,6 +95,15 @@ def test_the_form_and_the_rest_schema_have_the_bounds_of_the_declaration():
     assert params["mesh"].schema["propertyNames"] == {"enum": ["batch", "model"]}
 
 
+def test_each_title_of_the_form_has_the_key_for_rest():
+    params = training_params()
+    assert params["epochs"].schema["title"] == "Epochs (epochs)"
+    assert params["mesh"].schema["title"].endswith(" (mesh)")
+    sections = {name: params[name].schema["section"] for name in ("launcher", "reuse", "dry_run")}
+    assert len(set(sections.values())) == 2
+    assert sections["launcher"] == "Launcher"
+
+
 #: Airflow would store those that are not finite as null.
 NOT_FINITE = [float("nan"), float("inf"), float("-inf"), json.loads("1e999")]
 

@@ -19,10 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import ExitCode, SpecError
+from aerotrain.data.dataset import load_dataset
 from aerotrain.scaffold.command import run
 from aerotrain.scaffold.csv_format import csv_options
 from aerotrain.scaffold.templates import Code, literal
+from aerotrain.standalone import prepare
 from aerotrain.standalone.cli import main, parse
+from aerotrain.store import open_store
 
 ROOT = Path(__file__).parent.parent
 
@@ -170,7 +173,7 @@ def test_a_few_words_among_dates_mean_a_missing_date_unless_they_are_classes(
     assert '"few": "date"' in dag
     assert '"nulls": ["2026-02-30", "unknown"]' in dag
     assert '"few": "2026-01-11"' in dag
-    assert "max_rejected" not in dag
+    assert "max_rejected=1," in dag  # k0, a label, is no date of the column "class"
 
 
 def test_numbers_as_people_write_them_are_numbers_of_the_data_set(new: Any, tmp_path: Path) -> None:
@@ -271,8 +274,55 @@ def test_an_identifier_is_no_label_although_its_name_begins_like_the_pipelines(
     new: Any, tmp_path: Path
 ) -> None:
     rows = [{"kunden_id": each * 7, "x": each % 9, "z": each % 4} for each in range(100)]
-    with pytest.raises(SpecError, match=r"in doubt; name it by --label, probably one of 'x', 'z'"):
+    with pytest.raises(SpecError, match=r"in doubt; name it by --label, probably one of 'z', 'x'"):
         new("kunden", written(tmp_path / "x.csv", rows))
+
+
+def test_the_likeliest_labels_of_a_wide_table_are_named_first(new: Any, tmp_path: Path) -> None:
+    random = Random(1)
+    rows = [
+        {**{f"x{each}": random.random() for each in range(40)}, "bought": each % 2, "z": each / 7}
+        for each in range(100)
+    ]
+    with pytest.raises(SpecError, match=r"one of 'bought', 'z', 'x39', .* 'x32'$"):
+        new("shop", written(tmp_path / "x.csv", rows))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("label", "amount", "paid", "counted"),
+    [
+        (["yes", "no"], [1.5, "unsure"], ["true", "false", "true", "unsure"], 0),
+        (["yes", "no", "unsure"], [1.5, "unsure"], ["true", "false"], 10),
+        (["yes", "no", ""], [1.5], ["true", "false"], 3),
+    ],
+    ids=["a word among flags", "a word that is also a label", "a label that is missing"],
+)
+def test_as_many_records_are_rejected_as_new_says(
+    new: Any, tmp_path: Path, label: Any, amount: Any, paid: Any, counted: int
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    def some(values: Any, number: int, of: int) -> Any:
+        """The last of the values in some records, and the others in turn."""
+        rare = number % of == 3
+        return values[-1] if rare else values[number % max(1, len(values) - 1)]
+
+    rows = [
+        {
+            "amount": some([n + 0.5, *amount[1:]], n, 100),
+            "paid": some(paid, n, 250),
+            "target": some(label, n, 350),
+        }
+        for n in range(1000)
+    ]
+    said = new("kept", written(tmp_path / "x.csv", rows))
+    assert said.get("(rejected)", "0 records").partition(" ")[0] == str(counted)
+    dag = DagBag(str(tmp_path / "dags" / "kept.py")).dags["kept"]
+    planned = dag.get_task("prepare.plan").job["arguments"]
+    rules = {key: each for key, each in planned.items() if key not in ("shards", "allow_drift")}
+    dataset = load_dataset(prepare((tmp_path / "store").as_uri(), tmp_path, **rules))
+    assert (dataset.records, dataset.rejected) == (1000 - counted, counted)
 
 
 def test_the_first_record_that_cannot_be_read_is_named(new: Any, tmp_path: Path) -> None:
@@ -408,7 +458,7 @@ def test_a_label_in_doubt_is_asked_at_a_terminal(new: Any, tmp_path: Path) -> No
 
     data = written(tmp_path / "x.csv", [{"a": n / 9, "b": n % 7} for n in range(60)])
     assert new("churn", data, ask=ask)["b"].startswith("the label, 7 classes")
-    assert asked == [["a", "b"]]
+    assert asked == [["b", "a"]]
 
 
 def test_the_command_prints_an_error_as_other_commands_do(
@@ -535,7 +585,6 @@ def test_what_is_written_runs_at_once_and_learns(
     from aerotrain.evaluation import evaluate
     from aerotrain.prediction import partition, plan
     from aerotrain.serving import export
-    from aerotrain.standalone import prepare
     from aerotrain.training import train as training
     from support.training_fixtures import Pipeline
 
@@ -550,8 +599,22 @@ def test_what_is_written_runs_at_once_and_learns(
     epochs, threshold = (dag.params.dump()[each] for each in ("epochs", "threshold"))
     wanted = {"model": name, "data": data, "epochs": epochs, "hparams": {"learning_rate": 1e-3}}
     model = training.run(pipeline.replica("train", "r", **wanted))
-    passed = {"model": model, "data": data, "thresholds": {metric: threshold}}
-    assert evaluate.run(pipeline.replica("evaluate", "r", **passed))[metric] > 0.8
+    assert dag.get_task("promote").upstream_task_ids == {"evaluate", "export"}
+    judged = dag.get_task("evaluate").job["arguments"]
+    bound, *others = judged["gate"]
+    assert [each["kind"] for each in others] == ["better_than_trivial", "no_worse"]
+    gate = [{**bound, "bound": threshold}, *others]
+    passed = {"model": model, "data": data, "gate": gate, "first_run": judged["first_run"]}
+    replica = pipeline.replica("evaluate", "r", **passed)
+    assert evaluate.run(replica)[metric] > 0.8
+    found = json.loads(open_store(replica.job.prefix).get("card.json"))
+    assert found["metrics"][metric] > found["trivial"][metric]
+    if name == "rents":
+        area, rooms = found["importance"]["columns"]
+        assert (area["column"], rooms["column"]) == ("area", "rooms")
+        assert area["loss"] > rooms["loss"]
+    else:  # whose input is an image
+        assert found["importance"] is None
     version = export.run(pipeline.replica("export", "r", model=model, data=data))
     assert version.endswith("/1")
     wanted = {"model": version, "source": rules["source"], "fill": rules.get("fill", {})}

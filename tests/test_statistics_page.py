@@ -111,7 +111,45 @@ def test_classes_are_shown_by_their_names_instead_of_numbers_with_a_mean() -> No
     for place in (table, picture, bars):
         assert "ca&lt;t</bdi>" in found[place : place + 1000]
     assert "class 1" not in found
-    assert ">mean<" not in found.partition('id="column-1"')[2]
+    del summary["label"]["names"]
+    for each in (found, shown(summary, {"train": split})):  # the label comes first
+        first, _, second = each.partition('id="column-0"')[2].partition('id="column-1"')
+        assert ">label</bdi>" in first
+        assert ">median<" not in first
+        assert ">median<" in second
+
+
+def test_columns_that_differ_between_splits_are_named(tmp_path: Path) -> None:
+    parts = ["train"] * 700 + ["test"] * 300
+    random = np.random.default_rng(0)
+    written = pa.table(
+        {
+            "part": parts,
+            "same": random.normal(size=1000),
+            "moved": random.normal(size=1000) + [3.0 * (each == "test") for each in parts],
+            "town": ["Graz" if each == "train" else "Linz" for each in parts],
+            "scan": [[1.0, 2.0]] * 1000,
+            "label": random.integers(0, 2, 1000),
+        }
+    )
+    pq.write_table(written, tmp_path / "x.parquet")
+    source = {"kind": "parquet", "url": (tmp_path / "x.parquet").as_uri()}
+    options = {
+        "split_by": {"way": "column", "column": "part"},
+        "splits": {"train": 0.7, "test": 0.3},
+    }
+
+    def text_of(**more: Any) -> str:
+        store = (tmp_path / f"store-{len(more)}").as_uri()
+        url = prepare(store, tmp_path, source, **options, **more)
+        return Elements(open_store(url).get(PAGE).decode()).text
+
+    page = text_of()
+    assert "3 differences between splits" in page
+    assert re.search(r"moveddrift of 0\.\d+median -?0\.\d+median [23]\.\d+test", page)
+    assert "towndrift of 1.00'Linz' 0.0%'Linz' 100.0%test" in page
+    off = dict.fromkeys(("moved", "town"), "off")
+    assert "No column of test differs from that of train" in text_of(drift_rules=off)
 
 
 @pytest.mark.parametrize(

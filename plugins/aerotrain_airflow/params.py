@@ -44,7 +44,7 @@ class RunOptions:
         title="Check the model",
         help="Build the model in the first task, on the first records of the source, and end the "
         "run there if the model cannot be trained. It takes some seconds.",
-        section=Section.LAUNCHER,
+        section=Section.CHECKS,
     )
     restarts: Mapping[str, int] = option(
         {},
@@ -77,13 +77,13 @@ class RunOptions:
         title="Reuse results",
         help="Take over the trained model, the evaluation and the export of an earlier run, if "
         "data, code, parameters and packages are the same. Turn it off to run them again.",
-        section=Section.LAUNCHER,
+        section=Section.CHECKS,
     )
     dry_run: bool = option(
         False,
         title="Dry run",
         help="Write what would be started into the log of the first task, and start nothing.",
-        section=Section.LAUNCHER,
+        section=Section.CHECKS,
     )
 
 
@@ -183,7 +183,7 @@ def _param(declared: Declared, default: Any) -> Param:
     return Param(
         default,
         schema={
-            "title": described.full_title,
+            "title": f"{described.full_title} ({declared.name})",
             "description_md": described.full_help,
             "section": _OPEN if described.section in _FIRST else described.section.value,
             _DEFAULT: default,

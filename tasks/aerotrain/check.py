@@ -22,7 +22,7 @@ from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.replicas import CLUSTERED, ReplicaSpec, Role
 from aerotrain.contract.steps import CheckArguments, EvaluateArguments, ExportArguments
 from aerotrain.contract.training import TrainArguments
-from aerotrain.data.dataset import load_dataset, load_statistics
+from aerotrain.data.dataset import TRAIN_SPLIT, VALIDATION_SPLIT, load_dataset, load_statistics
 from aerotrain.evaluation.evaluate import evaluate
 from aerotrain.evaluation.gate import Gate, has_metrics_of_records
 from aerotrain.replica import Replica
@@ -30,7 +30,7 @@ from aerotrain.serving import export
 from aerotrain.serving.formats import check_installed, convert
 from aerotrain.supervisor.ports import reserved_addresses
 from aerotrain.training import chief
-from aerotrain.training.input.shards import TRAIN_SPLIT, VALIDATION_SPLIT, split_of
+from aerotrain.training.input.shards import split_of
 from aerotrain.training.model import checks
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import ModelManifest

@@ -1,7 +1,7 @@
 """The steps that decide about a trained model: judge it, export it, and serve it or not.
 
-``at_least``, ``at_most`` and ``no_worse`` make the rules of a gate, whose other arguments
-``aerotrain.contract.gate.Rule`` describes::
+``at_least``, ``at_most``, ``no_worse`` and ``better_than_trivial`` make the rules of a gate, whose
+other arguments ``aerotrain.contract.gate.Rule`` describes::
 
     evaluate(model, data, gate=[
         at_least("accuracy", 0.95),
@@ -45,6 +45,14 @@ def no_worse(metric: str, *, by: Any = 0.0, **others: Any) -> dict[str, Any]:
     ``aerotrain.evaluation.intervals`` says how that is estimated.
     """
     return {"kind": RuleKind.NO_WORSE.value, "metric": metric, "by": by, **others}
+
+
+def better_than_trivial(metric: str, **others: Any) -> dict[str, Any]:
+    """Refuse a model that is not significantly better than always the likeliest class, or the mean.
+
+    ``level`` is the probability with which a model without any skill passes.
+    """
+    return {"kind": RuleKind.BETTER_THAN_TRIVIAL.value, "metric": metric, **others}
 
 
 def bucket(column: str, buckets: int | Sequence[float]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ class RuleKind(StrEnum):
     AT_LEAST = "at_least"
     AT_MOST = "at_most"
     NO_WORSE = "no_worse"
+    BETTER_THAN_TRIVIAL = "better_than_trivial"
 
 
 class Choice(StrEnum):
@@ -52,8 +53,10 @@ class Rule(Validated):
 
     ``at_least`` and ``at_most`` compare the metric with ``bound``; ``no_worse`` compares it with
     that of the baseline, and refuses a model that is worse by more than ``by`` with a confidence
-    of 1 - ``level``. ``better`` is ``higher`` or ``lower`` for a metric of which Keras does not
-    know it. ``output`` names the model's output where it has several.
+    of 1 - ``level``. ``better_than_trivial`` compares it with that of the best constant prediction,
+    and refuses a model that is not better with this confidence. ``better`` is ``higher`` or
+    ``lower`` for a metric of which Keras does not know it. ``output`` names the model's output
+    where it has several.
 
     The rule holds for all records, and for each slice of at least ``least`` records. A slice is a
     column's name, ``{"column": "age", "buckets": 4}`` for quartiles,
@@ -81,23 +84,28 @@ class Rule(Validated):
     def __post_init__(self) -> None:
         super().__post_init__()
         where = self.where()
-        if self.kind == RuleKind.NO_WORSE:
-            if self.bound is not None:
-                raise SpecError(f"{where} has no bound: it compares with the baseline")
-        elif self.bound is None:
+        if self.compares and self.bound is not None:
+            raise SpecError(f"{where} has no bound: it compares with another model")
+        if not self.compares and self.bound is None:
             raise SpecError(f"{where} needs a bound, which is a number")
-        elif self.by:
+        if self.by and self.kind != RuleKind.NO_WORSE:
             raise SpecError(f"{where} has no 'by': it is of no_worse; change the bound instead")
         for place, each in enumerate(self.slices):
             _check_slice(each, where)
             if each in self.slices[:place]:
                 raise SpecError(f"slices of {where} has {each!r} twice")
 
+    @property
+    def compares(self) -> bool:
+        """Whether it compares with another model, not with a bound."""
+        return self.kind in (RuleKind.NO_WORSE, RuleKind.BETTER_THAN_TRIVIAL)
+
     def __str__(self) -> str:
         name = self.metric if self.output is None else f"{self.output}_{self.metric}"
         if self.kind == RuleKind.NO_WORSE:
             return f"{name} no worse" + (f" by more than {self.by:g}" if self.by else "")
-        return f"{name} {self.kind.replace('_', ' ')} {self.bound:g}"
+        bound = "" if self.bound is None else f" {self.bound:g}"
+        return f"{name} {self.kind.replace('_', ' ')}{bound}"
 
 
 def _check_slice(each: Any, where: str) -> None:

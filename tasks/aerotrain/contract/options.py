@@ -30,6 +30,7 @@ class Section(StrEnum):
     DATA = "Data"
     PERFORMANCE = "Performance"
     RECOVERY = "Recovery"
+    CHECKS = "Checks and reuse"
     LAUNCHER = "Launcher"
     RARE = "Rarely needed"
     RETENTION = "Retention"

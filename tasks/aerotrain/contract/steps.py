@@ -154,7 +154,7 @@ def check_of(
 
 
 _Rule = Annotated[
-    Mapping[str, Any], Limits(form="a rule, as at_least, at_most and no_worse make it")
+    Mapping[str, Any], Limits(form="a rule, as at_least, no_worse and others make it")
 ]
 
 

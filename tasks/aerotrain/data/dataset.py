@@ -12,6 +12,8 @@ from aerotrain.store import MANIFEST, MissingError, Store, open_store
 
 VERSION = 1
 
+#: The split on which models are trained, and the one on which they are measured meanwhile.
+TRAIN_SPLIT, VALIDATION_SPLIT = "train", "validation"
 
 #: The statistics of a column that are numbers, perhaps infinite or NaN.
 _NUMBERS = ("min", "max", "mean", "std")
@@ -105,7 +107,8 @@ def schema_from_dict(data: Mapping[str, Any]) -> dict[str, Feature]:
 class Dataset:
     """A finished data set. ``fingerprint`` is its name; the same input always has the same one.
 
-    ``label`` is the feature that a model is to predict, if there is one of that name.
+    ``label`` is the feature that a model is to predict, if there is one of that name. ``rejected``
+    counts the records of the source that are in no split, as they are in quarantine.
     """
 
     fingerprint: str
@@ -113,7 +116,13 @@ class Dataset:
     schema: Schema
     splits: Mapping[str, Split]
     label: str = "label"
+    rejected: int = 0
     version: int = VERSION
+
+    @property
+    def records(self) -> int:
+        """How many records all splits hold together."""
+        return sum(split.records for split in self.splits.values())
 
     @property
     def names(self) -> dict[str, Sequence[str]]:
@@ -132,6 +141,7 @@ class Dataset:
             "source": dict(self.source),
             "schema": schema_to_dict(self.schema),
             "label": self.label,
+            "rejected": self.rejected,
             "splits": {name: split.to_dict() for name, split in sorted(self.splits.items())},
         }
         return json.dumps(document, indent=1) + "\n"
@@ -155,6 +165,7 @@ class Dataset:
                 source=data["source"],
                 schema=schema_from_dict(data["schema"]),
                 label=data["label"],
+                rejected=data.get("rejected", 0),
                 splits={name: Split.from_dict(each) for name, each in data["splits"].items()},
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:

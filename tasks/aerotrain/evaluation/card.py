@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from aerotrain.contract.errors import counted
+from aerotrain.evaluation.records import TRIVIAL
 from aerotrain.evaluation.slices import ALL
 from aerotrain.evaluation.verdicts import FAIL, PASS, TOO_FEW
 from aerotrain.pages.axis import text_of
@@ -27,9 +28,11 @@ def card(found: Mapping[str, Any], title: str) -> str:
     by_rule = groupby(found["verdicts"], key=lambda each: str(each["rule"]))
     parts = [
         f"<h1>{text(title)}: {head}</h1>",
-        f"<p>{counted(found['records'], 'record')} of the split {text(found['split'])}</p>",
+        f"<p>{counted(found['records'], 'record')} of the split {text(found['split'])}"
+        f"{_of_data(found['data'])}</p>",
         _reasons(found),
         _metrics(found),
+        _importance(found["importance"]) if found["importance"] else "",
         *(_rule(name, list(verdicts)) for name, verdicts in by_rule),
         *(
             f'<h2>{_title(name)}</h2><div class="pictures">{"".join(charts(output))}</div>'
@@ -40,6 +43,13 @@ def card(found: Mapping[str, Any], title: str) -> str:
     return document(f"Evaluation of {title}", "".join(parts))
 
 
+def _of_data(data: Mapping[str, int]) -> str:
+    """How many records the data set has, and how many were rejected."""
+    records, rejected = data["records"], data["rejected"]
+    share = f' (<b class="warn">{rejected / (records + rejected):.1%}</b>)' if rejected else ""
+    return f"; the data set has {records:,}, {counted(rejected, 'record')} rejected{share}"
+
+
 def _reasons(found: Mapping[str, Any]) -> str:
     """The reasons of a refusal, and the warnings."""
     warned = (f"warning: {each}" for each in found["warnings"])
@@ -48,21 +58,43 @@ def _reasons(found: Mapping[str, Any]) -> str:
 
 def _metrics(found: Mapping[str, Any]) -> str:
     """A table of the metrics over all records, of both models."""
-    baseline = found["baseline"]
+    baseline, trivial = found["baseline"], found["trivial"]
     heads = ["metric", "value", "95 % interval", *(["baseline"] if baseline else [])]
+    heads += ["trivial"] if trivial else []
     rows = []
     for name, value in found["metrics"].items():
         batches = found["by_batches"].get(name)
         bounds = found["intervals"].get(name, (math.nan, math.nan))
         between = _between(*bounds) if batches is None else f"of batches of {batches:,}"
         theirs = [_number(baseline["metrics"][name])] if baseline else []
+        if trivial:
+            theirs.append(_number(trivial[name]) if name in trivial else "–")
         rows.append([isolated(name, 60), _number(value), between, *theirs])
-    return f"<h2>Metrics</h2>{table(rows, heads, 'figures')}"
+    said = "trivial: the best constant prediction, as of the most frequent class, or the mean"
+    caption = f'<div class="caption">{said if trivial else ""}</div>'
+    return f"<h2>Metrics</h2>{caption}{table(rows, heads, 'figures')}"
+
+
+def _importance(found: Mapping[str, Any]) -> str:
+    """How much worse the metric is without each column, with the range of all rounds."""
+    columns = found["columns"]
+    span = (min(0.0, *(e["least"] for e in columns)), max(0.0, *(e["most"] for e in columns)))
+    rows = []
+    for each in columns:
+        drawn = interval(each["least"], each["loss"], each["most"], 0.0, span)
+        rows.append([isolated(each["column"], 60), _number(each["loss"]), drawn])
+    name, more = isolated(found["metric"], 60), ", ".join(isolated(e, 60) for e in found["others"])
+    said = f"How much worse {name} of {found['records']:,} records is if one column is shuffled."
+    said += f" Not measured for lack of time: {more}." if more else ""
+    heads = ("column", "worse by", '<span class="caption">dotted: 0</span>')
+    listed = table(rows, heads, "figures forest")
+    return f'<h2>Importance of columns</h2><div class="caption">{said}</div>{listed}'
 
 
 def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
     """The verdicts of one rule, with the interval of each slice as a chart."""
     bound, loss = verdicts[0]["bound"], verdicts[0]["detectable"]
+    other = verdicts[0]["other"]
     compared = any(each["difference"] for each in verdicts)
     shown = [_shown(each) for each in verdicts]
     finite = [each for triple in shown for each in (*triple, bound) if math.isfinite(each)]
@@ -83,11 +115,13 @@ def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
                 f"{each['records']:,}",
             ]
         )
-    of_two = ["baseline", "difference, interval", "p, corrected"]
+    is_trivial = other == TRIVIAL
+    of_two = [other, "difference, interval", "p" if is_trivial else "p, corrected"]
     # The bound of a loss of nothing is minus zero.
     drawn = f'<span class="caption">dotted: {_number(bound + 0.0)}</span>'
     heads = ["slice", "verdict", "value", *(of_two if compared else ["interval"]), drawn, "records"]
-    seen = "" if loss is None else f"80 of 100 runs refuse a loss of {_number(loss + abs(bound))}"
+    what = "accept a gain" if is_trivial else "refuse a loss"
+    seen = "" if loss is None else f"80 of 100 runs {what} of {_number(loss + abs(bound))}"
     caption = "; ".join(filter(None, (_counts(verdicts), seen)))
     return (
         f'<h2>{isolated(name, 200)}</h2><div class="caption">{caption}</div>'
@@ -125,7 +159,9 @@ def _title(name: str) -> str:
 def charts(output: Mapping[str, Any]) -> Iterator[str]:
     """The charts and tables of one output of a card, as markup."""
     if counts := output.get("confusion"):
-        yield _matrix(counts, [text(str(each), 40) for each in output["classes"]])
+        names = [text(str(each), 40) for each in output["classes"]]
+        yield _matrix(counts, names)
+        yield _by_class(counts, names)
     if (found := output.get("calibration")) and found["bins"]:
         most = max(each["records"] for each in found["bins"])
         dots = (
@@ -159,7 +195,8 @@ def _matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
         total = max(1, sum(row))
         cells = "".join(
             f'<td class="{"" if guess == label else "wrong"}" style="--share:{count / total:.3f}" '
-            f'title="{names[label]} predicted as {names[guess]}">{count:,}</td>'
+            f'title="{names[label]} predicted as {names[guess]}">{count:,}'
+            f"<small>{count / total:.0%}</small></td>"
             for guess, count in enumerate(row)
         )
         rows.append(f"<tr><th>{names[label]}</th>{cells}</tr>")
@@ -168,6 +205,18 @@ def _matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
         '<div><h3>Labels (rows) and predictions (columns)</h3><div class="table matrix">'
         f"<table><tr><th></th>{heads}</tr>{''.join(rows)}</table></div></div>"
     )
+
+
+def _by_class(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """Precision, recall and F1 of each class."""
+    rows = []
+    for label, name in enumerate(names):
+        right, records = counts[label][label], sum(counts[label])
+        predicted = sum(row[label] for row in counts)
+        shares = ((right, predicted), (right, records), (2 * right, predicted + records))
+        rows.append([name, *(f"{a / b:.3f}" if b else "–" for a, b in shares), f"{records:,}"])
+    listed = table(rows, ("class", "precision", "recall", "F1", "records"))
+    return f"<div><h3>By class</h3>{listed}</div>"
 
 
 def _residuals(output: Mapping[str, Any]) -> str:

@@ -8,21 +8,14 @@ it: a table of the column's values, learned on one half of the records, predicts
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.data.dataset import Dataset
-from aerotrain.evaluation.records import CANDIDATE, Block, Predictor, content_of
+from aerotrain.evaluation.records import CANDIDATE, Block
 from aerotrain.serving.classes import are_labels
-from aerotrain.serving.servable import Servable
 from aerotrain.serving.signature import by_name
-from aerotrain.training.input.batches import Transform, first_records, parse, streamed
-from aerotrain.training.input.shards import TRAIN_SPLIT, enough
 
 #: The first records of which leaks and copies are looked for, and the fewest for leaks.
 SAMPLE, _FEWEST = 5000, 200
@@ -82,7 +75,7 @@ class Diagnostics:
             return
         if name not in self._found:
             predicts_label = self._names and are_labels(y, np.asarray(block.features[self._label]))
-            self._found[name] = _output_of(y, predictions, self._names if predicts_label else ())
+            self._found[name] = output_of(y, predictions, self._names if predicts_label else ())
         output = self._found[name]
         if output is None:
             return
@@ -137,9 +130,7 @@ class ClassOutput:
         """Add records; targets are the numbers of classes ``(records, 1)``, or one-hot."""
         labels = (y.argmax(axis=1) if y.shape[1] > 1 else y[:, 0]).astype(np.int64)
         if self._are_logits is None:
-            is_whole = np.allclose(predicted.sum(axis=1), 1, atol=0.02)
-            in_range = (predicted <= 1).all() if self._is_binary else is_whole
-            self._are_logits = not ((predicted >= 0).all() and in_range)
+            self._are_logits = are_logits(predicted)
         p = self._probabilities(predicted)
         known = (labels >= 0) & (labels < len(self._names))
         if self._is_binary:
@@ -243,8 +234,15 @@ class NumberOutput:
         }
 
 
-def _output_of(
-    y: NDArray[Any], predictions: NDArray[Any], names: Sequence[str]
+def are_logits(predicted: Floats) -> bool:
+    """Whether predictions ``(records, classes)`` are no probabilities of each, or of the second."""
+    sums = predicted.sum(axis=1)
+    are_shares = (sums <= 1).all() if predicted.shape[1] == 1 else np.allclose(sums, 1, atol=0.02)
+    return not ((predicted >= 0).all() and are_shares)
+
+
+def output_of(
+    y: NDArray[Any], predictions: NDArray[Any], names: Sequence[str] = ()
 ) -> ClassOutput | NumberOutput | None:
     """What to gather of an output, by the shapes and values of its first records; None: nothing."""
     if predictions.ndim > 2 or y.ndim > 2:
@@ -268,54 +266,10 @@ def _output_of(
 # --- leaks and copies
 
 
-def leaks_of(
-    diagnostics: Diagnostics,
-    model: keras.Model,
-    transform: Transform,
-    dataset: Dataset,
-    split: str,
-    *,
-    url: str,
-    scratch: Path,
-) -> list[str]:
-    """A sentence for each column that gives a target in the split away.
-
-    Only columns of single values that predictions need are looked at. The first shards of the
-    ``dataset`` at ``url`` are downloaded below ``scratch``.
-    """
-    try:
-        needed = Servable(model, transform, dataset.schema).needed
-    except FinalError:
-        return []  # predictions depend on no column: the export says so
-    scalars = {name: each for name, each in needed.items() if not each.shape}
-    if not scalars:
-        return []
-    with streamed(url, enough(dataset.splits[split].shards, SAMPLE), scratch) as files:
-        columns = {
-            name: np.asarray(each)
-            for name, each in parse(first_records(files, SAMPLE), scalars).items()
-        }
+def leaks_of(diagnostics: Diagnostics, columns: Mapping[str, NDArray[Any]]) -> list[str]:
+    """A sentence for each of the ``columns`` of the first records that gives a target away."""
     leaks = [each for y in diagnostics.targets.values() for each in leaking_columns(columns, y)]
     return list(dict.fromkeys(leaks))
-
-
-def copies_of(
-    predictor: Predictor,
-    transform: Transform,
-    dataset: Dataset,
-    split: str,
-    *,
-    url: str,
-    scratch: Path,
-) -> list[str]:
-    """A sentence if records of the training are also in the split that ``predictor`` predicted."""
-    if split == TRAIN_SPLIT or TRAIN_SPLIT not in dataset.splits:
-        return []
-    with streamed(url, enough(dataset.splits[TRAIN_SPLIT].shards, SAMPLE), scratch) as files:
-        features = parse(first_records(files, SAMPLE), dataset.schema)
-    x, y, _ = keras.utils.unpack_x_y_sample_weight(transform(features))
-    contents = content_of((x, y))
-    return [] if contents is None else copied(split, *predictor.chosen(np.asarray(contents)))
 
 
 def copied(split: str, of_training: NDArray[np.int64], contents: NDArray[np.int64]) -> list[str]:

@@ -5,25 +5,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import keras
+import numpy as np
+
 from aerotrain.contract.errors import FinalError, counted, nearest
 from aerotrain.contract.gate import SERVING, Choice, Rule, RuleKind
 from aerotrain.contract.layout import CARD, CARD_DATA, METRICS
 from aerotrain.contract.steps import EvaluateArguments, Format
-from aerotrain.data.dataset import Dataset, Split, json_text, load_dataset, load_statistics
+from aerotrain.data.dataset import (
+    TRAIN_SPLIT,
+    Dataset,
+    Schema,
+    Split,
+    json_text,
+    load_dataset,
+    load_statistics,
+)
 from aerotrain.evaluation.card import card
-from aerotrain.evaluation.diagnostics import Diagnostics, copies_of, leaks_of
+from aerotrain.evaluation.diagnostics import SAMPLE, Diagnostics, copied, leaks_of
 from aerotrain.evaluation.gate import Gate, Outcome, check_rule_of_batches, has_metrics_of_records
-from aerotrain.evaluation.records import Predictor
+from aerotrain.evaluation.importance import importance_of
+from aerotrain.evaluation.records import Predictor, content_of, reads_inputs
+from aerotrain.evaluation.trivial import with_trivial
 from aerotrain.evaluation.verdicts import TOO_FEW, of_batches, shown, unjudged
 from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version
 from aerotrain.serving.classes import check_classes
+from aerotrain.serving.servable import Servable
 from aerotrain.serving.served import Served
 from aerotrain.serving.versions import model_name
 from aerotrain.store import MANIFEST, CorruptError, MissingError, open_store
 from aerotrain.store.manifest import Manifest
-from aerotrain.training.input.batches import batch_spec, every_record, streamed
-from aerotrain.training.input.shards import split_of
+from aerotrain.training.input.batches import (
+    batch_spec,
+    every_record,
+    first_records,
+    parse,
+    streamed,
+)
+from aerotrain.training.input.shards import enough, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.error_messages import errors_translated
 from aerotrain.training.model_manifest import ModelManifest
@@ -51,6 +71,7 @@ def run(replica: Replica) -> dict[str, Any]:
     trained = ModelManifest.load(model)
     baseline = baseline_of(replica, arguments)
     outcome = evaluate(replica, arguments, trained, baseline)
+    dataset = load_dataset(arguments.data)
     failures, warnings = reasons(arguments, outcome, baseline)
     warnings += trained.code_warnings()
     document = {
@@ -62,6 +83,8 @@ def run(replica: Replica) -> dict[str, Any]:
         "by_batches": dict.fromkeys(outcome.by_batches, arguments.batch_size),
         "baseline": {"url": baseline, "metrics": outcome.baseline} if baseline else None,
         "served": served_version(replica.job.store),
+        "trivial": outcome.trivial,
+        "data": {"records": dataset.records, "rejected": dataset.rejected},
         "thresholds": dict(arguments.thresholds),
         "verdicts": [each.to_dict() for each in outcome.verdicts],
         "failures": failures,
@@ -70,7 +93,7 @@ def run(replica: Replica) -> dict[str, Any]:
         "candidate": candidate_of(replica, arguments, model, trained),
     }
     store = open_store(replica.job.prefix)
-    whole = {**document, "outputs": outcome.outputs}
+    whole = {**document, "outputs": outcome.outputs, "importance": outcome.importance}
     store.put(CARD_DATA, json_text(whole).encode())
     store.put(CARD, card(whole, f"{model_name(replica.job.store)}, run {replica.job.run}").encode())
     store.put(METRICS, json_text(document).encode())
@@ -206,20 +229,43 @@ def evaluate(
             group=arguments.group,
         )
         diagnostics = Diagnostics(label_names, dataset.label)
+
+        def first_of(name: str, schema: Schema) -> dict[str, Any]:
+            """The columns ``schema`` of the first records of a split."""
+            shards = enough(dataset.splits[name].shards, SAMPLE)
+            with streamed(arguments.data, shards, replica.scratch) as some:
+                return parse(first_records(some, SAMPLE), schema)
+
+        # A data set without a train split is compared with the best constant of its own records.
+        is_trained_on = arguments.split != TRAIN_SPLIT and TRAIN_SPLIT in dataset.splits
+        known = first_of(TRAIN_SPLIT if is_trained_on else arguments.split, dataset.schema)
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(code.transform(known))
+        contents = content_of((x, y)) if is_trained_on else None
+        del known, x
         blocks = predictor.blocks(files, split.records, arguments.batch_size)
-        watched = diagnostics.watched(blocks)
+        watched = with_trivial(diagnostics.watched(blocks), y, weight)
         outcome = gate.judge(watched, compared=served is not None, batch_size=arguments.batch_size)
-        url, name, scratch = arguments.data, arguments.split, replica.scratch
-        copies = copies_of(predictor, code.transform, dataset, name, url=url, scratch=scratch)
-        return replace(
-            outcome,
-            copies=predictor.copies,
-            warnings=[*diagnostics.warnings(), *copies],
-            leaks=leaks_of(
-                diagnostics, model, code.transform, dataset, name, url=url, scratch=scratch
-            ),
-            outputs=diagnostics.outputs,
+        warnings = diagnostics.warnings()
+        if contents is not None:
+            warnings += copied(arguments.split, *predictor.chosen(np.asarray(contents)))
+        outcome = replace(
+            outcome, copies=predictor.copies, warnings=warnings, outputs=diagnostics.outputs
         )
+        try:
+            servable = Servable(model, code.transform, dataset.schema)
+        except FinalError:
+            return outcome  # predictions depend on no column: the export says so
+        columns = {name: each for name, each in servable.needed.items() if not each.shape}
+        if not columns:
+            return outcome
+        # An image is a single value, too.
+        are_all = 1 < len(columns) == len(servable.needed) and not reads_inputs(model)
+        first = first_of(arguments.split, dataset.schema if are_all else columns)
+        leaks = leaks_of(diagnostics, {name: np.asarray(first[name]) for name in columns})
+        if not are_all or not outcome.trivial:
+            return replace(outcome, leaks=leaks)
+        importance = importance_of(gate, servable, first, batch_size=arguments.batch_size)
+        return replace(outcome, leaks=leaks, importance=importance)
 
 
 def _check_batches_suffice(arguments: EvaluateArguments) -> None:

@@ -11,7 +11,7 @@ from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.gate import Rule, RuleKind, columns_of
 from aerotrain.data.dataset import Schema
 from aerotrain.evaluation.metrics import CellMetrics, States, extra_metrics, name_of, output_names
-from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
+from aerotrain.evaluation.records import BASELINE, CANDIDATE, TRIVIAL, Block
 from aerotrain.evaluation.slices import Slicing, Statistics, check_slice, slicing_of
 from aerotrain.evaluation.verdicts import FAIL, Sums, Verdict, of_batches, verdicts_of
 from aerotrain.training.internals import keras3
@@ -29,22 +29,25 @@ class Outcome:
     """What an evaluation has found.
 
     ``metrics`` and ``intervals`` are those of the model over all records, ``baseline`` are the
-    metrics of the baseline, and empty without one. Those of ``by_batches`` are no sums over
-    records, and have no interval. ``copies`` is the share of records that equal another one, if
-    these are copies. ``warnings``, and ``leaks`` of columns that give the label away, are
-    sentences; ``outputs`` is what each output shows, as JSON by its name.
+    metrics of the baseline, and ``trivial`` those of the best constant prediction, each empty
+    without one. Those of ``by_batches`` are no sums over records, and have no interval. ``copies``
+    is the share of records that equal another one, if these are copies. ``warnings``, and ``leaks``
+    of columns that give the label away, are sentences; ``outputs`` is what each output shows, as
+    JSON by its name, and ``importance`` that of columns, None where it is not known.
     """
 
     records: int
     metrics: Mapping[str, float]
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     baseline: Mapping[str, float] = field(default_factory=dict)
+    trivial: Mapping[str, float] = field(default_factory=dict)
     verdicts: Sequence[Verdict] = ()
     by_batches: Sequence[str] = ()
     copies: float = 0.0
     warnings: Sequence[str] = ()
     leaks: Sequence[str] = ()
     outputs: Mapping[str, Any] = field(default_factory=dict)
+    importance: Mapping[str, Any] | None = None
 
     @property
     def failures(self) -> list[str]:
@@ -90,8 +93,10 @@ class Gate:
         need them have no verdict.
 
         Raises:
-            FinalError: a rule compares a metric that is no sum over records, or has slices of it.
+            FinalError: a rule compares a metric that is no sum over records, or has slices of it;
+                or with a trivial model, which the first block does not have.
         """
+        # The first block shows whether there is a trivial one.
         models = [CANDIDATE, BASELINE] if compared else [CANDIDATE]
         whole = Sums(self._metrics, None, Slicing(), models)
         by_slicing = {
@@ -102,6 +107,14 @@ class Gate:
         measured: dict[str, States] = {}
         for number, block in enumerate(blocks):
             if not number:
+                if TRIVIAL in block.predictions:
+                    models.append(TRIVIAL)
+                for rule, _ in self._rules:
+                    if rule.kind == RuleKind.BETTER_THAN_TRIVIAL and TRIVIAL not in models:
+                        raise FinalError(
+                            f"{rule} needs targets that are classes, or of the shape of the "
+                            "predictions: use at_least or at_most"
+                        )
                 self._metrics.build(block.y, block.predictions[CANDIDATE], block.weight)
                 by_batches = self._metrics.no_sums(block.of(CANDIDATE))
                 for rule, name in self._rules:
@@ -112,7 +125,8 @@ class Gate:
                             "keras.metrics and of functions that return a number for each record "
                             "are",
                         )
-                measured = dict.fromkeys(models if by_batches else (), self._metrics.zero)
+                known = [each for each in models if by_batches and each != TRIVIAL]
+                measured = dict.fromkeys(known, self._metrics.zero)
             for each in (whole, *by_slicing.values()):
                 each.add(block)
             for model, states in measured.items():
@@ -139,9 +153,23 @@ class Gate:
                 if name not in by_batches
             },
             baseline=values.get(BASELINE, {}),
+            trivial={n: v for n, v in values.get(TRIVIAL, {}).items() if n not in by_batches},
             verdicts=verdicts,
             by_batches=by_batches,
         )
+
+    @property
+    def main_metric(self) -> tuple[str, bool]:
+        """The metric of the first rule, or else the loss, and whether more of it is better."""
+        for rule, name in self._rules:
+            return name, self._better.get(name, rule.kind == RuleKind.AT_LEAST)
+        return "loss", False
+
+    def measured(self, block: Block, name: str) -> float:
+        """The metric of that name of the records of ``block``, after ``judge``."""
+        metrics, size = self._metrics, len(block.groups)
+        states = metrics.measure(metrics.zero, block.of(CANDIDATE), batch_size=size)
+        return float(metrics.results([np.asarray(e)[None] for e in states], None)[name][0])
 
 
 def has_metrics_of_records(model: keras.Model) -> bool:
@@ -160,7 +188,7 @@ def check_rule_of_batches(rule: Rule, why: str) -> None:
     Raises:
         FinalError: it compares, or has slices.
     """
-    if rule.kind == RuleKind.NO_WORSE or rule.slices:
+    if rule.compares or rule.slices:
         raise FinalError(
             f"{rule} needs values of single records, and {why}: use at_least or at_most without "
             "slices"
@@ -190,7 +218,7 @@ def check_rules(
     extra = extra_metrics(rules, compiled, functions)
     better = {}
     for rule in rules:
-        if rule.kind != RuleKind.NO_WORSE:
+        if not rule.compares:
             continue
         name = name_of(rule, compiled)
         if rule.better is not None:
@@ -204,7 +232,7 @@ def check_rules(
         if known is None:
             raise FinalError(
                 f"Keras does not know whether more or less of {name!r} is better: say it, as "
-                f'no_worse("{rule.metric}", better="higher")'
+                f'{rule.kind}("{rule.metric}", better="higher")'
             )
         better[name] = known == "max"
     return better

@@ -20,8 +20,8 @@ from aerotrain.training.model.keras_adapter import KERAS
 #: ``x``, ``y``, ``y_pred``, ``weight``, ``added_loss`` and ``masks`` of records.
 Records = tuple[Any, Any, Any, Any, tf.Tensor, Mapping[int, tf.Tensor]]
 
-#: The two models of a comparison.
-CANDIDATE, BASELINE = "candidate", "baseline"
+#: The models of a comparison: ``trivial`` predicts the same for every record.
+CANDIDATE, BASELINE, TRIVIAL = "candidate", "baseline", "trivial"
 
 #: The fewest different records, their greatest share of all, and the greatest share of one of them,
 #: with which equal ones are copies. Records of a few values are often equal, and yet independent.
@@ -39,7 +39,8 @@ class Block:
     """Consecutive records: the columns of slices, the group of each, targets and predictions.
 
     ``first`` is the place of the first of them in the split.
-    ``predictions`` maps ``candidate`` and ``baseline`` to structures of ``(records, …)``.
+    ``predictions`` maps ``candidate``, and ``baseline`` and ``trivial`` if they are known, to
+    structures of ``(records, …)``.
     ``added_loss`` is the sum of the losses that the candidate's layers and regularizers add.
     ``x`` is what the candidate takes; None unless its own loss or metrics may read it. ``masks``
     are those of its outputs, by their places.
@@ -135,7 +136,7 @@ class Predictor:
         others = {"y": y, "columns": {name: features[name] for name in self._columns}}
         if weight is not None:
             others["weight"] = weight
-        if _reads_inputs(self._model):
+        if reads_inputs(self._model):
             others["x"] = x
         content = content_of((x, y))  # AutoGraph knows no walrus
         if content is not None:
@@ -202,7 +203,7 @@ def content_of(structure: Any) -> tf.Tensor | None:
     return tf.bitcast(tf.fingerprint(hashes), tf.int64)
 
 
-def _reads_inputs(model: keras.Model) -> bool:
+def reads_inputs(model: keras.Model) -> bool:
     """Whether the loss or the metrics may be computed from ``x``, which those of Keras are not."""
     own = [getattr(type(model), name) for name in ("compute_loss", "compute_metrics")]
     return own != [keras.Model.compute_loss, keras.Model.compute_metrics]

@@ -25,7 +25,7 @@ from aerotrain.evaluation.intervals import (
     samples,
 )
 from aerotrain.evaluation.metrics import CellMetrics, Names, States
-from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
+from aerotrain.evaluation.records import BASELINE, CANDIDATE, TRIVIAL, Block
 from aerotrain.evaluation.slices import ALL, Slicing
 
 #: The relative difference of two metrics that rounding explains. A model and its own export differ
@@ -120,9 +120,9 @@ class Sums:
         found = estimate(figures.values[name], figures.sampled[name], self.groups(number))
         return replace(found, range=(0.0, 1.0)) if self.metrics.is_rate(name) else found
 
-    def difference(self, name: str, number: int) -> Estimate:
+    def difference(self, name: str, number: int, other: str) -> Estimate:
         """How much greater the candidate's metric is; both samples have the same records."""
-        candidate, baseline = self.figures(CANDIDATE, number), self.figures(BASELINE, number)
+        candidate, baseline = self.figures(CANDIDATE, number), self.figures(other, number)
         ours, theirs = candidate.values[name], baseline.values[name]
         found = estimate(
             0.0 if math.isclose(ours, theirs, rel_tol=_ROUNDING) else ours - theirs,
@@ -137,11 +137,12 @@ class Verdict:
     """What a rule says of one slice.
 
     ``bound`` is that of the value, or of the difference if the rule compares.
-    ``value`` and ``baseline`` are the metric of the two models, ``interval`` is that of the value,
-    and ``difference`` that of the two models' difference, each of the rule's confidence.
-    ``probability`` is that of such a loss, or a greater one, if the true one were the allowed one,
-    after Holm's correction over the slices of the rule. ``detectable`` is the loss beyond the
-    allowed one that the rule sees in 80 % of all such splits, without that correction.
+    ``value`` and ``baseline`` are the metric of the two models, of which the second is ``other``,
+    ``interval`` is that of the value, and ``difference`` that of the two models' difference, each
+    of the rule's confidence. ``probability`` is that of such a loss, or a greater one, if the true
+    one were the allowed one, after Holm's correction over the slices of the rule; or of such a gain
+    if there were none, where the rule requires one. ``detectable`` is the loss beyond the allowed
+    one, or the gain, that the rule sees in 80 % of all such splits, without that correction.
     """
 
     rule: str
@@ -152,6 +153,7 @@ class Verdict:
     value: float
     interval: tuple[float, float]
     verdict: str = PASS
+    other: str = BASELINE
     baseline: float | None = None
     difference: tuple[float, float] | None = None
     probability: float | None = None
@@ -197,7 +199,7 @@ def verdicts_of(
     ``higher_is_better`` is for rules that compare.
     """
     places = [(sums, number) for sums in slicings for number in range(len(sums.slicing.names))]
-    if rule.kind == RuleKind.NO_WORSE:
+    if rule.compares:
         return _compared(rule, name, places, 1 if higher_is_better else -1)
     found = []
     for sums, number in places:
@@ -214,12 +216,14 @@ def _compared(
 ) -> list[Verdict]:
     """``sign`` is -1 where less is better."""
     verdicts, gains = [], {}
+    other = BASELINE if rule.kind == RuleKind.NO_WORSE else TRIVIAL
     for place, (sums, number) in enumerate(places):
-        ours, theirs = sums.figures(CANDIDATE, number), sums.figures(BASELINE, number)
-        difference = sums.difference(name, number)
+        ours, theirs = sums.figures(CANDIDATE, number), sums.figures(other, number)
+        difference = sums.difference(name, number, other)
         seen = replace(
             _seen(rule, name, sums, number),
             bound=-sign * rule.by,
+            other=other,
             baseline=theirs.values[name],
             difference=difference.interval(rule.level),
         )
@@ -230,6 +234,10 @@ def _compared(
         else:
             gains[place] = replace(difference, value=sign * difference.value)
         verdicts.append(seen)
+    if other == TRIVIAL:
+        for place, gain in gains.items():
+            verdicts[place] = _of_advantage(rule, verdicts[place], gain)
+        return verdicts
     adjusted = holm([gain.probability_below(-rule.by) for gain in gains.values()])
     for (place, gain), probability in zip(gains.items(), adjusted, strict=True):
         verdicts[place] = _of_gain(rule, verdicts[place], gain, probability)
@@ -280,6 +288,24 @@ def _of_gain(rule: Rule, seen: Verdict, gain: Estimate, probability: float) -> V
     )
 
 
+def _of_advantage(rule: Rule, seen: Verdict, gain: Estimate) -> Verdict:
+    """The verdict by how much better the model is than the trivial one, which must be shown.
+
+    As each slice must show it, there is no correction for their number: R. Berger, Multiparameter
+    Hypothesis Testing and Acceptance Sampling, 1982.
+    """
+    probability = replace(gain, value=-gain.value).probability_below(0.0)
+    seen = replace(seen, detectable=gain.detectable(rule.level), probability=probability)
+    if probability < rule.level:
+        return seen
+    assert seen.baseline is not None
+    return seen.failed(
+        f"is {shown(seen.value, seen.baseline)}, and {shown(seen.baseline, seen.value)} by the "
+        f"best constant prediction: {seen.records:,} records do not show that the model is better "
+        f"(p = {probability:.2f}); look at the inputs, train longer, or evaluate on more"
+    )
+
+
 def _seen(rule: Rule, name: str, sums: Sums, number: int) -> Verdict:
     """What does not depend on what the rule decides."""
     found = sums.estimate(CANDIDATE, name, number)
@@ -296,7 +322,7 @@ def _seen(rule: Rule, name: str, sums: Sums, number: int) -> Verdict:
 
 def _too_few(rule: Rule, seen: Verdict, groups: int) -> Verdict:
     # Without a bound for all records, a model would pass unseen.
-    always = rule.kind != RuleKind.NO_WORSE and seen.slice == ALL
+    always = not rule.compares and seen.slice == ALL
     default = Choice.REFUSE if seen.slice == ALL else Choice.ACCEPT
     is_accepted = (rule.too_few or default) == Choice.ACCEPT and not always
     few_groups = groups < min(seen.records, FEWEST_GROUPS)

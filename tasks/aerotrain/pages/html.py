@@ -99,6 +99,7 @@ details { margin: .3rem 0 0; font-size: 13px; }
 .plot > .caption { max-width: 17rem; }
 .matrix td { text-align: right; padding: .1rem .4rem; min-width: 2rem; border-radius: 2px;
   background: color-mix(in srgb, var(--now) calc(var(--share, 0) * 70%), transparent); }
+.matrix small { display: block; font-size: 10px; opacity: .8; }
 .matrix td.wrong { background:
   color-mix(in srgb, var(--before) calc(var(--share, 0) * 90%), transparent); }
 .matrix th { max-width: 7rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;

@@ -22,7 +22,8 @@ from aerotrain.scaffold.pipeline import (
 from aerotrain.scaffold.sample import ImageSample, SourceSample, look_at, url_of
 
 #: Names that a DAG file imports, or that name its parts.
-_TAKEN = {"dag", "evaluate", "export", "prepare", "timedelta", "train", "training_params", "Path"}
+_TAKEN = {"dag", "timedelta", "Path", "RunParam", "training_params", "at_least", "no_worse"}
+_TAKEN |= {"better_than_trivial", "prepare", "train", "evaluate", "export", "promote"}
 
 #: Asks for one of several columns.
 Ask = Callable[[Sequence[str]], str]
@@ -90,7 +91,7 @@ def _check_free(place: OutputPlace) -> None:
 def _decided(given: Namespace, sample: SourceSample, ask: Ask | None) -> Columns:
     is_json = sample.description["kind"] == "jsonl"
     decisions = {name: decide(column, is_json=is_json) for name, column in sample.columns.items()}
-    name = name_of_label(given.name, decisions, given.label, ask)
+    name = name_of_label(given.name, sample.columns, decisions, given.label, ask)
     label = label_of(sample.columns[name], given.task)
     decisions[name] = ColumnDecision(
         use=Use.CATEGORY if label.classes else Use.NUMBER, why=label.why

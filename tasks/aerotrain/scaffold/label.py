@@ -14,6 +14,9 @@ from aerotrain.scaffold.columns import ColumnDecision, SampledColumn, Use
 #: The most classes, and the most of integers that may as well be a quantity.
 _MOST_CLASSES, _MOST_INTEGERS = 100, 20
 
+#: The most columns that are named as the probable label.
+_MOST_SHOWN = 10
+
 #: Decimal digits of a regression's mean and deviation, after the first of the deviation.
 _DIGITS = 3
 
@@ -69,6 +72,7 @@ class Label:
 
 def name_of_label(
     name: str,
+    columns: Mapping[str, SampledColumn],
     decisions: Mapping[str, ColumnDecision],
     given: str | None,
     ask: Callable[[Sequence[str]], str] | None,
@@ -92,12 +96,14 @@ def name_of_label(
         if len(named) == 1:
             return named[0]
         maybe = [column for column, low in folded.items() if low in _MAYBE or low.startswith(own)]
+        # Of a few values first, and the last ones of the table before the first ones.
         others = [
             column
-            for column, decision in decisions.items()
+            for column, decision in [*decisions.items()][::-1]
             if decision.use in (Use.NUMBER, Use.CATEGORY) and not decision.is_time
         ]
-        candidates = list(dict.fromkeys([*named, *maybe, *others]))
+        others.sort(key=lambda column: len(columns[column].counts) > _MOST_INTEGERS)
+        candidates = list(dict.fromkeys([*named, *maybe, *others]))[:_MOST_SHOWN]
         if ask is None:
             raise SpecError(
                 "which column to predict is in doubt; name it by --label, probably one of "

@@ -18,6 +18,13 @@ from aerotrain.scaffold.templates import Code, call, filled, literal
 #: The steps that a small model needs, records of a step, and the bounds of epochs.
 _STEPS, _BATCH, _LEAST_EPOCHS, _MOST_EPOCHS = 300, 32, 5, 60
 
+#: The share of records without a number from which its absence is an input.
+_OFTEN = 0.005
+
+#: Records of which the test split, a fifth, is judged although it has fewer records than rules ask
+#: for by default; and of which it cannot be judged.
+_FEW_TO_JUDGE, _TOO_FEW_TO_JUDGE = 750, 100
+
 #: The share of records up to which those that do not fit are left out. Of more, a user decides.
 MOST_REJECTED = 0.01
 
@@ -92,6 +99,10 @@ class Columns:
         types[label.name] = _type_of_label(label)
         words = {word for decision in self._used.values() for word in decision.nulls}
         words |= label.column.words.keys()
+        for name in self._used:  # what is left without these words may look like another type
+            column = self.sample.columns[name]
+            if column.is_text and not types[name] and column.counts.keys() & words:
+                types[name] = "string"
         skip = [name for name in self.sample.columns if name not in self._used]
         options = {
             "nulls": sorted({*described.get("nulls", []), *words} - label.column.counts.keys()),
@@ -119,9 +130,24 @@ class Columns:
         return rules
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """The numbers that are missing so often that a model should know of it."""
+        return tuple(
+            name
+            for name in self.of(Use.NUMBER)
+            if self.decisions[name].fill is None
+            and self.sample.columns[name].missing >= _OFTEN * self.sample.records
+        )
+
+    @property
     def rejected(self) -> int:
-        """The records read of which ``prepare`` stores none."""
-        return self.label.column.missing + self.sample.rejected
+        """The records read of which ``prepare`` stores none.
+
+        A word for a missing number or date is none for the source if it is also a label.
+        """
+        labels, nulls = self.label.column.counts, [each.nulls for each in self._used.values()]
+        others = sum(count for each in nulls for word, count in each.items() if word in labels)
+        return self.label.column.missing + self.sample.rejected + others
 
     @property
     def max_rejected(self) -> int:
@@ -189,6 +215,7 @@ def of_columns(place: OutputPlace, columns: Columns) -> dict[str, str]:
     values = {
         "label": _assigned("LABEL", columns.label.name),
         **{name: _assigned(name.upper(), names) for name, names in groups.items() if names},
+        "missing": _assigned("MISSING", columns.missing) if columns.missing else "",
         "times": any(columns.decisions[name].is_time for name in groups["numbers"]),
     }
     source, rules = columns.source(), columns.rules()
@@ -222,7 +249,8 @@ def _texts(
     data, url = place.data()
     described = {"kind": source["kind"], "url": Code(url), **source}
     output, loss, metrics, different = _TASKS[label.task]
-    metric = "" if label.classes else ', metric="r2_score"'
+    few = ", least=10" if records < _FEW_TO_JUDGE else ""
+    few += ', too_few="accept"' if records < _TOO_FEW_TO_JUDGE else ""
     epochs = ceil(_STEPS / max(1, round(0.7 * records / _BATCH)))
     values = {
         **values,
@@ -245,11 +273,11 @@ def _texts(
         "regression": label.classes is None,
         "mean": label.mean,
         "deviation": label.deviation,
-        "evaluate": f"evaluate(model, data{metric})",
+        "metric": "accuracy" if label.classes else "r2_score",
+        "few": few,
         "share": f"{100 * label.share:.0f}",
         "epochs": min(_MOST_EPOCHS, max(_LEAST_EPOCHS, epochs)),
-        # A little more than a model reaches that learns nothing, of a number or of a class.
-        "threshold": round(min(label.share + 0.01, 0.99), 2),
+        "threshold": round(min(label.share, 0.99), 2),
     }
     templates = {"dag": "dag.py", "module": f"{template}.py", "test": "test.py"}
     return {kind: filled(template, values) for kind, template in templates.items()}

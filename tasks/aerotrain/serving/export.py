@@ -15,7 +15,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
 from aerotrain.contract.layout import VERSIONS
 from aerotrain.contract.steps import ExportArguments
-from aerotrain.data.dataset import Dataset, load_dataset
+from aerotrain.data.dataset import TRAIN_SPLIT, Dataset, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.serving.classes import classes_of, write_classes
 from aerotrain.serving.formats import check_installed, convert
@@ -27,7 +27,7 @@ from aerotrain.serving.verify import write_part
 from aerotrain.serving.versions import claim_version, model_name, published_version
 from aerotrain.store import MANIFEST, open_store, publish
 from aerotrain.training.input.batches import batch_spec, first_records, parse, streamed
-from aerotrain.training.input.shards import TRAIN_SPLIT, enough, split_of
+from aerotrain.training.input.shards import enough, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.error_messages import errors_translated
 from aerotrain.training.model.keras_adapter import KERAS

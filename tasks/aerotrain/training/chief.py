@@ -11,7 +11,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.layout import MODEL
 from aerotrain.contract.training import TrainArguments
-from aerotrain.data.dataset import load_dataset
+from aerotrain.data.dataset import TRAIN_SPLIT, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training import loop
 from aerotrain.training.background.services import BackgroundServices
@@ -23,7 +23,6 @@ from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import FiniteValues, Hook, UserCallbacks
 from aerotrain.training.hooks.report import Report, StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
-from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.input_pipeline import InputPipeline, Service, check_shards
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.model.checks import check_job, check_validation

@@ -15,7 +15,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
-from aerotrain.data.dataset import Dataset, Split
+from aerotrain.data.dataset import TRAIN_SPLIT, Dataset, Split
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
 from aerotrain.training.input.batches import (
@@ -28,7 +28,7 @@ from aerotrain.training.input.batches import (
 )
 from aerotrain.training.input.order import Order, Schedule
 from aerotrain.training.input.shard_cache import ShardCache
-from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
+from aerotrain.training.input.shards import share, split_of
 from aerotrain.training.input.shuffle_windows import batches_of, windows_from
 from aerotrain.training.model.code import UserCode
 

@@ -12,12 +12,12 @@ import tensorflow as tf
 from aerotrain.contract.errors import TemporaryError, counted
 from aerotrain.contract.replicas import CLUSTERED, Role
 from aerotrain.contract.training import TrainArguments
-from aerotrain.data.dataset import load_dataset
+from aerotrain.data.dataset import TRAIN_SPLIT, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training.background.services import wait_for_answer
 from aerotrain.training.background.writers import StatusWriter
 from aerotrain.training.input.shard_cache import ShardCache
-from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
+from aerotrain.training.input.shards import share, split_of
 
 #: Milliseconds after which an unresponsive replica is dropped, and between two heartbeats.
 _LOST, _BEAT = 5_000, 1_000

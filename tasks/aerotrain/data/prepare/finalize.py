@@ -32,6 +32,7 @@ from aerotrain.data.prepare.plan import DatasetPlan, as_text, latest_of, set_lat
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.drift import check_changes, compared
 from aerotrain.data.statistics.page import page
+from aerotrain.data.statistics.splits import differences
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, Store, open_store
 from aerotrain.store.manifest import each_of
@@ -57,7 +58,7 @@ def run(replica: Replica) -> str:
     partitions, rejections = written_partitions(store, plan)
     with_keys = {n: each.records for n, each in enumerate(partitions) if KEYS in each.files}
     check_unique(store, plan, with_keys, replica.scratch)  # equal keys may leave a split empty
-    dataset = _merged(plan, partitions)
+    dataset = replace(_merged(plan, partitions), rejected=rejections.count)
     if warnings := list(_rounding(partitions, dataset.schema)):
         print(as_text("warning: values are rounded:", warnings))
     plan = replace(plan, inferred=[*plan.inferred, *warnings])
@@ -161,7 +162,14 @@ def _write_statistics(
         if before := load_statistics(url):
             comparison = compared(url, before, summary, plan.rules)
     shown = page(
-        store.url, summary, dataset.splits, plan.inferred, comparison, dataset.label, rejections
+        store.url,
+        summary,
+        dataset.splits,
+        plan.inferred,
+        comparison,
+        dataset.label,
+        rejections,
+        differences(store, dataset, summary, plan.rules),
     )
     store.put(PAGE, shown.encode())
     if comparison:

@@ -1,12 +1,18 @@
 """The statistics of a data set as one self-contained HTML page, compared with the previous one."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Split
 from aerotrain.data.partitions import Rejections
-from aerotrain.data.statistics.drift import DISTINCT_SHARE, DataComparison, Summary
+from aerotrain.data.statistics.drift import (
+    DISTINCT_SHARE,
+    ColumnChange,
+    DataComparison,
+    Summary,
+)
 from aerotrain.data.statistics.sketches import DISTINCT
 from aerotrain.pages.axis import Axis, duration_of, text_of
 from aerotrain.pages.charts import bars, histogram
@@ -17,6 +23,9 @@ _MOST_BARS, _WORD_LENGTH, _LEAST_BARS = 12, 60, 2
 
 #: Pictures without values from here on are dark.
 _DARK = 128
+
+#: The most values of an integer label that are classes.
+_CLASSES = 100
 
 Column = Mapping[str, Any]
 
@@ -29,15 +38,18 @@ def page(
     comparison: DataComparison | None = None,
     label: str = "label",
     rejections: Rejections | None = None,
+    differences: Mapping[str, Sequence[ColumnChange]] = MappingProxyType({}),
 ) -> str:
     """The HTML document of the data set at ``url``, without external resources.
 
-    ``inferred`` is shown of the source. ``label`` is the column of the classes of the ``splits``.
+    ``inferred`` is shown of the source. ``label`` is the column of the classes of the ``splits``,
+    whose ``differences`` are those of the others from the train split.
     """
     records = _records(summary)
     facts = [[isolated(name, 80), isolated(value)] for name, value in inferred]
     source = f"<details open><summary>Source</summary>{table(facts, kind='text')}</details>"
-    names = sorted(summary.keys() | (comparison.before.keys() if comparison else set()))
+    both = summary.keys() | (comparison.before.keys() if comparison else set())
+    names = sorted(both, key=lambda name: (name != label, name))
     sections = (
         _section(number, name, summary, comparison, label) for number, name in enumerate(names)
     )
@@ -46,6 +58,7 @@ def page(
         f"<p>{isolated(url)}</p>",
         _rejected(rejections, records) if rejections and rejections.count else "",
         _splits(splits, _names_of(summary.get(label, {}))) if splits else "",
+        _between_splits(differences, names) if differences else "",
         source if facts else "",
         _compared(comparison, names) if comparison else "",
         *sections,
@@ -87,16 +100,30 @@ def _splits(splits: Mapping[str, Split], names: Mapping[str, str]) -> str:
     return table(rows, ["split", *map(text, sorted(splits))])
 
 
+def _linked(change: ColumnChange, names: Sequence[str]) -> list[str]:
+    """The cells of a change, the first a link to its column."""
+    link = f'<a href="#column-{names.index(change.column)}">{isolated(change.column, 60)}</a>'
+    return [link, *(isolated(each, 200) for each in (change.what, change.before, change.now))]
+
+
+def _between_splits(differences: Mapping[str, Sequence[ColumnChange]], names: Sequence[str]) -> str:
+    """A table of the columns of which the records of a split are unlike those of the training."""
+    rows = [
+        [*_linked(each, names), text(split)]
+        for split, found in differences.items()
+        for each in found
+    ]
+    if not rows:
+        return f"<p>No column of {text(' or '.join(differences))} differs from that of train.</p>"
+    found = f'<b class="warn">{counted(len(rows), "difference")} between splits</b>'
+    heads = ("column", "what", "train", "other", "split")
+    return f"<p>{found}, by random records of each</p>{table(rows, heads, 'text')}"
+
+
 def _compared(comparison: DataComparison, names: Sequence[str]) -> str:
     """The data set before, and a table of the changes, with links to their columns."""
     found = comparison.changes
-    rows = [
-        [
-            f'<a href="#column-{names.index(each.column)}">{isolated(each.column, 60)}</a>',
-            *(isolated(cell, 200) for cell in (each.what, each.before, each.now)),
-        ]
-        for each in found
-    ]
+    rows = [_linked(each, names) for each in found]
     heads = ("column", "what", "before", "now")
     count = f'<b class="warn">{counted(len(found), "change")}</b>' if found else "no change"
     records = _records(comparison.before)
@@ -114,6 +141,7 @@ def _section(
     columns = [each[name] for each in sides if name in each]
     column = columns[0]
     same = [each for each in columns if _type_of(each) == _type_of(column)]
+    is_class = bool(column.get("names")) or (name == label and _has_classes(column))
     titles = ("this data set", "the one before") if comparison else ("",)
     sheets = "".join(
         _sheet(side[name], title, _names_of(side.get(label, {})))
@@ -126,7 +154,8 @@ def _section(
         last = f"<ul>{''.join(f'<li>{isolated(each)}</li>' for each in _examples(column))}</ul>"
     return (
         f'<section id="column-{number}"><div><h2 class="name">{isolated(name)}</h2>'
-        f'<div class="kind">{_kind(column)}</div>{_verdict(name, comparison)}{_facts(same)}</div>'
+        f'<div class="kind">{_kind(column, is_class=is_class)}</div>{_verdict(name, comparison)}'
+        f"{_facts(same, is_class=is_class)}</div>"
         f"<div>{_plot(same)}</div>{last}</section>"
     )
 
@@ -142,8 +171,13 @@ def _examples(column: Column) -> list[str]:
     return [names.get(each, each) for each in column["examples"]]
 
 
-def _kind(column: Column) -> str:
-    if column.get("names"):
+def _has_classes(label: Column) -> bool:
+    """Whether a label has numbers of classes, rather than a quantity."""
+    return "int" in label["dtype"] and 0 < len(label.get("vocabulary") or ()) <= _CLASSES
+
+
+def _kind(column: Column, *, is_class: bool) -> str:
+    if is_class:
         return f"{column['dtype']}, the number of a class or word"
     dtype, *shape = _type_of(column)
     unit = f", {column['since_1970']} since 1970" if column["since_1970"] else ""
@@ -174,20 +208,20 @@ _HOW_COMPARED = {
 }
 
 
-def _facts(columns: Sequence[Column]) -> str:
-    """A table of the numbers of a column, and of those before."""
-    found = [dict(_rows_of_facts(each)) for each in columns]
+def _facts(columns: Sequence[Column], *, is_class: bool) -> str:
+    """A table of the numbers of a column, and of those before; a number of a class has no mean."""
+    found = [dict(_rows_of_facts(each, is_class=is_class)) for each in columns]
     labels = dict.fromkeys(label for each in found for label in each)
     rows = ([label, *(each.get(label, "-") for each in found)] for label in labels)
     return table(rows, ("", "now", "before") if len(found) > 1 else (), "facts")
 
 
-def _rows_of_facts(column: Column) -> Iterator[tuple[str, str]]:
+def _rows_of_facts(column: Column, *, is_class: bool) -> Iterator[tuple[str, str]]:
     missing = f"{column['missing']:,} ({column['missing'] / max(1, column['records']):.1%})"
     yield "missing", f'<span class="warn">{missing}</span>' if column["missing"] else "none"
     if column["distinct"] is not None:
         yield "distinct", _number_of_distinct(column["distinct"])
-    if "min" not in column or column.get("names"):
+    if "min" not in column or is_class:
         return
     of, unit = "length " if column["dtype"] == "string" else "", column["since_1970"]
     yield of + "min", text_of(column["min"], unit)

@@ -11,7 +11,7 @@ import keras
 
 from aerotrain.contract.layout import EVALUATIONS, MODEL, TENSORBOARD_VALIDATION
 from aerotrain.contract.training import TrainArguments
-from aerotrain.data.dataset import Dataset, load_dataset
+from aerotrain.data.dataset import VALIDATION_SPLIT, Dataset, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import CorruptError, MissingError, Store, open_store
 from aerotrain.training.background.writers import StatusWriter
@@ -22,7 +22,7 @@ from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.hooks import Hook, TrainState, UserCallbacks, copy_variables
 from aerotrain.training.hooks.report import EventFiles
 from aerotrain.training.input.batches import RecordFiles, batch_spec, every_record
-from aerotrain.training.input.shards import VALIDATION_SPLIT, download, split_of
+from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.checks import check_remainder

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from aerotrain.contract.training import TrainArguments
-from aerotrain.data.dataset import Dataset, Shard
+from aerotrain.data.dataset import TRAIN_SPLIT, Dataset, Shard
 from aerotrain.store import StoreFull, StoreUnavailable, open_store
 from aerotrain.store.errors import store_error
 from aerotrain.training.input.batches import layout_of
@@ -24,7 +24,6 @@ from aerotrain.training.input.shards import (
     INDEX,
     RANGES_AT_ONCE,
     SHARDS_AT_ONCE,
-    TRAIN_SPLIT,
     Indexed,
     download_shard,
     split_of,

@@ -15,9 +15,6 @@ from aerotrain.data.dataset import Dataset, Shard, Split
 from aerotrain.store import Store, StoredFile, fetch_file, open_store
 from aerotrain.store.manifest import in_order
 
-#: The split on which models are trained, and the one on which they are measured meanwhile.
-TRAIN_SPLIT, VALIDATION_SPLIT = "train", "validation"
-
 #: The folder of shards below the scratch folder.
 FOLDER = "shards"
 

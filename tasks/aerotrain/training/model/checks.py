@@ -9,8 +9,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
-from aerotrain.data.dataset import Dataset
-from aerotrain.training.input.shards import TRAIN_SPLIT, VALIDATION_SPLIT
+from aerotrain.data.dataset import TRAIN_SPLIT, VALIDATION_SPLIT, Dataset
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.custom import has_custom_step
