@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -230,18 +231,7 @@ def evaluate(
         )
         diagnostics = Diagnostics(label_names, dataset.label)
 
-        def first_of(name: str, schema: Schema) -> dict[str, Any]:
-            """The columns ``schema`` of the first records of a split."""
-            shards = enough(dataset.splits[name].shards, SAMPLE)
-            with streamed(arguments.data, shards, replica.scratch) as some:
-                return parse(first_records(some, SAMPLE), schema)
-
-        # A data set without a train split is compared with the best constant of its own records.
-        is_trained_on = arguments.split != TRAIN_SPLIT and TRAIN_SPLIT in dataset.splits
-        known = first_of(TRAIN_SPLIT if is_trained_on else arguments.split, dataset.schema)
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(code.transform(known))
-        contents = content_of((x, y)) if is_trained_on else None
-        del known, x
+        y, weight, contents = _of_training(code, dataset, arguments, replica.scratch)
         blocks = predictor.blocks(files, split.records, arguments.batch_size)
         watched = with_trivial(diagnostics.watched(blocks), y, weight)
         outcome = gate.judge(watched, compared=served is not None, batch_size=arguments.batch_size)
@@ -260,12 +250,34 @@ def evaluate(
             return outcome
         # An image is a single value, too.
         are_all = 1 < len(columns) == len(servable.needed) and not reads_inputs(model)
-        first = first_of(arguments.split, dataset.schema if are_all else columns)
+        schema = dataset.schema if are_all else columns
+        first = _first_of(split, arguments.data, schema, replica.scratch)
         leaks = leaks_of(diagnostics, {name: np.asarray(first[name]) for name in columns})
         if not are_all or not outcome.trivial:
             return replace(outcome, leaks=leaks)
         importance = importance_of(gate, servable, first, batch_size=arguments.batch_size)
         return replace(outcome, leaks=leaks, importance=importance)
+
+
+def _of_training(
+    code: UserCode, dataset: Dataset, arguments: EvaluateArguments, scratch: Path
+) -> tuple[Any, Any, Any]:
+    """The targets, their weights and the contents of the first records that models are trained on.
+
+    A data set without a train split is compared with the best constant of its own records, which
+    are no copies: the contents are None then.
+    """
+    is_other = arguments.split != TRAIN_SPLIT and TRAIN_SPLIT in dataset.splits
+    split = dataset.splits[TRAIN_SPLIT if is_other else arguments.split]
+    known = _first_of(split, arguments.data, dataset.schema, scratch)
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(code.transform(known))
+    return y, weight, content_of((x, y)) if is_other else None
+
+
+def _first_of(split: Split, data: str, schema: Schema, scratch: Path) -> dict[str, Any]:
+    """The columns ``schema`` of the first records of a split of the data set at ``data``."""
+    with streamed(data, enough(split.shards, SAMPLE), scratch) as files:
+        return parse(first_records(files, SAMPLE), schema)
 
 
 def _check_batches_suffice(arguments: EvaluateArguments) -> None:

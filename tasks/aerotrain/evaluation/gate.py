@@ -107,26 +107,10 @@ class Gate:
         measured: dict[str, States] = {}
         for number, block in enumerate(blocks):
             if not number:
+                by_batches = self._begin(block)
+                measured = dict.fromkeys(models if by_batches else (), self._metrics.zero)
                 if TRIVIAL in block.predictions:
                     models.append(TRIVIAL)
-                for rule, _ in self._rules:
-                    if rule.kind == RuleKind.BETTER_THAN_TRIVIAL and TRIVIAL not in models:
-                        raise FinalError(
-                            f"{rule} needs targets that are classes, or of the shape of the "
-                            "predictions: use at_least or at_most"
-                        )
-                self._metrics.build(block.y, block.predictions[CANDIDATE], block.weight)
-                by_batches = self._metrics.no_sums(block.of(CANDIDATE))
-                for rule, name in self._rules:
-                    if name in by_batches:
-                        check_rule_of_batches(
-                            rule,
-                            f"{name!r} of a batch is not made of those of its records, as those of "
-                            "keras.metrics and of functions that return a number for each record "
-                            "are",
-                        )
-                known = [each for each in models if by_batches and each != TRIVIAL]
-                measured = dict.fromkeys(known, self._metrics.zero)
             for each in (whole, *by_slicing.values()):
                 each.add(block)
             for model, states in measured.items():
@@ -157,6 +141,28 @@ class Gate:
             verdicts=verdicts,
             by_batches=by_batches,
         )
+
+    def _begin(self, block: Block) -> list[str]:
+        """Build the metrics for the first block; returns those that are no sums over records.
+
+        Raises:
+            FinalError: as ``judge``.
+        """
+        self._metrics.build(block.y, block.predictions[CANDIDATE], block.weight)
+        by_batches = self._metrics.no_sums(block.of(CANDIDATE))
+        for rule, name in self._rules:
+            if rule.kind == RuleKind.BETTER_THAN_TRIVIAL and TRIVIAL not in block.predictions:
+                raise FinalError(
+                    f"{rule} needs targets that are classes, or of the shape of the predictions: "
+                    "use at_least or at_most"
+                )
+            if name in by_batches:
+                check_rule_of_batches(
+                    rule,
+                    f"{name!r} of a batch is not made of those of its records, as those of "
+                    "keras.metrics and of functions that return a number for each record are",
+                )
+        return by_batches
 
     @property
     def main_metric(self) -> tuple[str, bool]:
