@@ -24,7 +24,7 @@ def report(api: AirflowApi, s3: S3Server, home: Home, dag: str, run: str) -> str
     Raises:
         AerotrainError: the store does not hold what the run's tasks returned.
     """
-    lines, rejected = [], ""
+    lines, rejected = [], []
     if metrics := api.result(dag, run, "evaluate"):
         lines.append(f"test metrics    {_metrics(metrics)}")
     if data := api.result(dag, run, "prepare.finalize"):
@@ -33,7 +33,7 @@ def report(api: AirflowApi, s3: S3Server, home: Home, dag: str, run: str) -> str
         dataset = Dataset.from_json(store.get(MANIFEST))
         if dataset.rejected:
             share = dataset.rejected / (dataset.records + dataset.rejected)
-            rejected = (
+            rejected.append(
                 f"\n{counted(dataset.rejected, 'record')} of the source rejected ({share:.1%}), "
                 f"listed in {data}/{QUARANTINE}"
             )
@@ -43,7 +43,7 @@ def report(api: AirflowApi, s3: S3Server, home: Home, dag: str, run: str) -> str
     if exported := api.result(dag, run, "export"):
         _keep_model(exported, s3, home.model)
         lines += [f"exported as     {exported}", *how_to_use(dag, home)]
-    return "\n".join([*lines, *filter(None, [rejected])])
+    return "\n".join([*lines, *rejected])
 
 
 def _metrics(metrics: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from aerotrain.store import open_store
 from aerotrain.training.checkpoints.retention import complete_checkpoints
 from aerotrain.training.model.checks import check_validation
 from aerotrain.training.model_manifest import ModelManifest
+from support.described_jobs import job
 from support.training_fixtures import read_until, start_python, steps_of_replicas
 
 pytestmark = pytest.mark.process
@@ -170,7 +171,7 @@ def refusals(digits):
 
 def test_validation_is_refused_on_a_mesh_of_several_processes():
     with pytest.raises(FinalError, match="ask for an evaluator"):
-        check_validation("dtensor", has_peers=True)
+        check_validation(job("dtensor", [{"role": "chief"}, {"role": "worker"}]))
 
 
 @pytest.mark.parametrize("message", [message for _, message in REFUSED])

@@ -218,8 +218,7 @@ def _tried(
     if replica.job.rules.ps and KERAS.name == "keras":  # tf_keras registers no class twice
         forget(trained.module)  # later steps import it without a cluster, which owns its tables
     if any(name.startswith("val_") for name in trained.metrics):
-        has_peers = job.rules.peers and job.count(Role.WORKER) > 0
-        checks.check_validation(job.strategy, has_peers=has_peers)
+        checks.check_validation(job)
     for number, each in enumerate(evaluations):
         own = _in_folder(replica, f"evaluate-{number}")
         evaluate(own, replace(each, model=url, data=data), trained, None)

@@ -230,7 +230,6 @@ def evaluate(
             group=arguments.group,
         )
         diagnostics = Diagnostics(label_names, dataset.label)
-
         y, weight, contents = _of_training(code, dataset, arguments, replica.scratch)
         blocks = predictor.blocks(files, split.records, arguments.batch_size)
         watched = with_trivial(diagnostics.watched(blocks), y, weight)

@@ -172,7 +172,7 @@ def _hooks(context: TrainingContext) -> list[Hook]:
     step_times = StepTimes(context)
     hooks: list[Hook] = [FiniteValues(context), step_times]
     if callbacks.validates:
-        check_validation(context.replica.job.strategy, has_peers=context.distribution.has_peers)
+        check_validation(context.replica.job)
         if context.is_chief:
             hooks.append(ValidationHook(context, callbacks))
     if context.is_chief:

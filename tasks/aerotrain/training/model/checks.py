@@ -78,8 +78,12 @@ def can_validate(job: Job) -> bool:
 
     The host of a TPU could, but slowly.
     """
-    is_divided = job.strategy == "dtensor" and job.count(Role.WORKER) > 0
-    return not (is_divided or job.strategy == "tpu" or job.count(Role.EVALUATOR))
+    return not (_is_divided(job) or job.strategy == "tpu" or job.count(Role.EVALUATOR))
+
+
+def _is_divided(job: Job) -> bool:
+    """Whether the weights are divided between processes."""
+    return job.strategy == "dtensor" and job.count(Role.WORKER) > 0
 
 
 def validates(job: Job, arguments: TrainArguments, dataset: Dataset, model: keras.Model) -> bool:
@@ -100,13 +104,13 @@ def validates(job: Job, arguments: TrainArguments, dataset: Dataset, model: kera
     return not size or split.records % size == 0
 
 
-def check_validation(strategy: str, *, has_peers: bool) -> None:
-    """Check whether the chief can measure the validation split after an epoch.
+def check_validation(job: Job) -> None:
+    """Check whether the chief of ``job`` can measure the validation split after an epoch.
 
     Raises:
         FinalError: its weights are divided between processes.
     """
-    if strategy == "dtensor" and has_peers:
+    if _is_divided(job):
         raise FinalError(
             "a callback needs the validation split, which no process can measure alone under "
             "'dtensor'; ask for an evaluator, which is a replica, and let the callback monitor a "
