@@ -2,6 +2,7 @@
 
 import json
 import threading
+from itertools import chain, repeat
 from pathlib import Path
 from queue import Queue
 from types import SimpleNamespace
@@ -66,7 +67,12 @@ def test_the_end_of_a_training_does_not_wait_until_its_input_is_released():
     ],
 )
 def test_closures_share_the_steps_among_the_workers_exactly(steps, workers, per_execution, sizes):
-    assert shares(steps, workers, per_execution) == sizes
+    assert [*shares(steps, workers, lambda: per_execution)] == sizes
+
+
+def test_closures_follow_the_size_that_is_allowed_when_each_is_scheduled():
+    allowed = chain([1, 1], repeat(50))
+    assert [*shares(100, 2, lambda: next(allowed))] == [1, 1, 49, 49]
 
 
 @pytest.mark.parametrize(

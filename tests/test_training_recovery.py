@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aerotrain.contract.event_log import EventType
+from aerotrain.contract.job import Deadlines
 from aerotrain.contract.layout import status_key
 from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.status import Progress, ReplicaStatus, State
@@ -130,3 +131,31 @@ def test_a_training_resumes_and_succeeds_whichever_of_its_processes_is_killed(
     for each in times.values():
         assert each.communication is not None
         assert 0 <= each.input + each.communication < each.seconds
+
+
+@pytest.mark.parametrize(
+    ("strategy", "replicas"),
+    [("one_device", (CHIEF,)), ("multi_worker_mirrored", (CHIEF, ReplicaSpec(role=Role.WORKER)))],
+    ids=["one_device", "multi_worker_mirrored"],
+)
+def test_a_training_of_slow_steps_does_not_count_as_unresponsive(
+    watched: Callable[..., Live],
+    strategy: str,
+    replicas: tuple[ReplicaSpec, ...],
+    digits: Pipeline,
+) -> None:
+    """An epoch of 25 steps takes twice as long as a replica may take without progress."""
+    arguments = {"model": "slow", "data": digits.data, "epochs": 2, "batch_size": 50}
+    job = digits.job(
+        "train",
+        f"slow-{strategy.replace('_', '-')}",
+        arguments,
+        strategy=strategy,
+        replicas=replicas,
+        deadlines=Deadlines(progress_timeout=5),
+    )
+    live = watched(job, warm=True)
+    ended = live.end.result(LONG)
+    said = "\n".join(live.said)
+    assert ended.state is State.SUCCEEDED, said
+    assert not live.entries(EventType.RESTART), said

@@ -33,15 +33,17 @@ class World:
             self.now += 1
             self.watchdog.check()
 
-    def execute(self, seconds, step=0):
-        """An execution that takes so long."""
-        with self.watchdog.watching(step):
+    def execute(self, seconds, step=0, steps=1):
+        """An execution of so many steps that takes so long."""
+        with self.watchdog.watching(step) as ended:
             self.wait(seconds)
+            ended(steps)
 
 
 def test_a_replica_without_progress_within_its_timeout_is_ended():
     world = World()
     world.execute(300)  # the first: TensorFlow compiles
+    world.execute(1)
     assert world.said == []
     world.execute(61, step=120)
     assert len(world.said) == 1
@@ -50,10 +52,22 @@ def test_a_replica_without_progress_within_its_timeout_is_ended():
 
 def test_slow_executions_have_a_longer_timeout():
     world = World()
-    for seconds in (100, 50, 140):
+    for seconds in (100, 100, 50, 140):
         world.execute(seconds)
     assert world.said == []
     world.execute(421)
+    assert len(world.said) == 1
+
+
+def test_the_timeout_is_that_of_the_longest_execution_of_slow_steps():
+    world = World()
+    world.execute(110, steps=50)  # with the time of compilation
+    with world.watchdog.watching(50):  # until the replica is idle: it runs no step
+        world.wait(1)
+    for seconds, steps in ((20, 10), (100, 50), (20, 10)):  # the last of an epoch is shorter
+        world.execute(seconds, steps=steps)
+    assert world.said == []
+    world.execute(301, steps=50)
     assert len(world.said) == 1
 
 

@@ -19,7 +19,7 @@ from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Observation, State
 from aerotrain.launch.backend import Emit, GroupGoneError, Report
 from aerotrain.launch.controller import Ended, GroupObservation, Restart
-from aerotrain.launch.restart_policy import History
+from aerotrain.launch.restart_policy import restart_counts
 from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, UnavailableError, together
 from aerotrain_airflow.kubernetes.identity import (
     HOLDER,
@@ -75,7 +75,10 @@ class PodGroup:
         self._take_owner(owner)
         self._logs = PodLogs(cluster, owner, self.job.names(), emit, self._spawn)
         self._observed = ObservedGroup(
-            self.job.names(), self._handle, self._restarts, is_gated=self._queue is not None
+            self.job.names(),
+            self._handle,
+            lambda name: self._restarts.get(str(name), 0),
+            is_gated=self._queue is not None,
         )
         # By time.monotonic(): when the last list of all pods began, and how old it may be.
         self._listed = self._list_since = float("-inf")
@@ -136,6 +139,7 @@ class PodGroup:
         self._held_by = annotations(owner)[HOLDER]
         self._version = owner["metadata"]["resourceVersion"]
         self.events = events_of(owner)
+        self._restarts = restart_counts(self.events)
 
     async def restart(self, restart: Restart) -> None:
         """Restart the pods of these replicas with these restart counts."""
@@ -220,9 +224,6 @@ class PodGroup:
     @property
     def _labels(self) -> str:
         return f"{JOB_LABEL}={self._handle.name}"
-
-    def _restarts(self, name: ReplicaName) -> int:
-        return History.of(name, self.events).restarts
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work`` in the background; its failure is raised by ``observe``."""

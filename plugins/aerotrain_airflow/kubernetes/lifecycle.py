@@ -20,7 +20,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.launch.backend import ExistingGroup, GroupGoneError
 from aerotrain.launch.controller import Ended, Restart
-from aerotrain.launch.restart_policy import History, Observations, compacted
+from aerotrain.launch.restart_policy import Observations, compacted, restart_counts
 from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, NoRoomError, together
 from aerotrain_airflow.kubernetes.identity import (
     DESCRIPTION,
@@ -239,10 +239,11 @@ class PodClaim:
 
     async def _seen(self, owner: Manifest, events: Sequence[Event]) -> Observations:
         """The current observation of every replica of the owner's group."""
+        restarts = restart_counts(events)
         observed = ObservedGroup(
             self._plan.job.names(),
             Handle.of(owner),
-            lambda name: History.of(name, events).restarts,
+            lambda name: restarts.get(str(name), 0),
             is_gated=queue_of(owner) is not None,
         )
         began = time.time()

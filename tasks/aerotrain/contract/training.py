@@ -176,7 +176,8 @@ class TrainArguments(Validated):
         title="Steps per execution",
         help="Training steps in one call of a compiled function. Progress is reported, callbacks "
         "by batch are called, and checkpoints are saved between two calls.",
-        empty=f"{STEPS_PER_EXECUTION}, or 1 for a callback of the user's own by batch",
+        empty=f"at most {STEPS_PER_EXECUTION}, which take about 2 s, or 1 for a callback of the "
+        "user's own by batch",
         section=Section.PERFORMANCE,
         minimum=1,
     )

@@ -213,7 +213,7 @@ class Controller:
         return is_alive or bool(_not_carried_out(seen, self._history(events)))
 
     def _history(self, events: Sequence[Event]) -> Histories:
-        return {name: History.of(name, events) for name in self.job.names()}
+        return History.of_each(self.job.names(), events)
 
     def _combined(
         self,

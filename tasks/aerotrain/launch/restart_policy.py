@@ -37,8 +37,14 @@ class History:
     events: Sequence[Event]
 
     @classmethod
-    def of(cls, name: ReplicaName, events: Sequence[Event]) -> "History":
-        return cls([each for each in events if each.replica == str(name)])
+    def of_each(
+        cls, names: Iterable[ReplicaName], events: Iterable[Event]
+    ) -> "dict[ReplicaName, History]":
+        """The history of each of these replicas, in one pass over the events of their group."""
+        by_replica: dict[str, list[Event]] = defaultdict(list)
+        for each in events:
+            by_replica[each.replica].append(each)
+        return {name: cls(by_replica.get(str(name), ())) for name in names}
 
     @property
     def restarts(self) -> int:
@@ -64,6 +70,11 @@ class History:
 
     def _all(self, what: EventType) -> list[Event]:
         return [each for each in self.events if each.event is what]
+
+
+def restart_counts(events: Iterable[Event]) -> dict[str, int]:
+    """The restart count of each replica that has a recorded restart."""
+    return {each.replica: each.restarts for each in events if each.event is EventType.RESTART}
 
 
 def size_of(events: Iterable[Event]) -> int:

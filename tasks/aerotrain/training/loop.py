@@ -36,8 +36,9 @@ class Executions:
             while done < (1 if stepwise else left):
                 for hook in hooks:
                     hook.on_execution_begin(state)
-                with self._watchdog.watching(state.step):
+                with self._watchdog.watching(state.step) as ended:
                     ran = next(results)
+                    ended(ran.steps - done)
                 done = ran.steps
                 state.advance(first + done, ran)
                 self._step = state.step

@@ -4,7 +4,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from aerotrain.training.context import StrategyDistribution
 from aerotrain.training.internals import tensorflow2
-from aerotrain.training.steps.state import LayerState, MetricState, MetricValues
+from aerotrain.training.steps.state import LayerState, MetricState, MetricValues, kept_by_layers
 from aerotrain.training.steps.step import StepResult, read_after, unmeasured
 
 #: Steps that a closure unrolls in each turn of its loop. In every turn a worker and the ps exchange
@@ -24,6 +24,10 @@ FEW_WEIGHTS = 40
 
 #: Seconds until the values of a failed worker are fetched again.
 _ASK_AGAIN = 0.05
+
+#: Seconds of an execution whose number of steps nobody has set. Between two executions progress is
+#: reported, a preemption is noticed, and checkpoints are saved.
+EXECUTION_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,23 @@ def never() -> bool:
     return False
 
 
+class ExecutionSize:
+    """The most steps in the next execution: ``most``, or as many as take ``EXECUTION_SECONDS``.
+
+    The latter if it ``adapts``; then there is one step in an execution until steps were measured.
+    """
+
+    def __init__(self, most: int, *, adapts: bool) -> None:
+        self._most = most
+        self._adapts = adapts
+        self.steps = 1 if adapts else most
+
+    def measured(self, seconds: float) -> None:
+        """Take note of the seconds that a step takes; 0 if that is unknown."""
+        if self._adapts and seconds:
+            self.steps = min(self._most, max(1, int(EXECUTION_SECONDS / seconds)))
+
+
 class Step(Protocol):
     """The step of one replica: a function of the sums and an element of the data set."""
 
@@ -94,7 +115,11 @@ class StepRunner(ABC):
 
 
 class LocalStepRunner(StepRunner):
-    """Runs steps in this process, up to ``per_execution`` of them in one execution."""
+    """Runs steps in this process, up to ``per_execution`` of them in one execution.
+
+    If that ``adapts``, slow steps are fewer. Not where replicas join the state of layers at the end
+    of an execution: its last bits would depend on the speed of the machine.
+    """
 
     def __init__(
         self,
@@ -102,10 +127,16 @@ class LocalStepRunner(StepRunner):
         step: Step,
         dataset: tf.data.Dataset,
         per_execution: int,
+        *,
+        adapts: bool = False,
     ) -> None:
         self._has_peers = distribution.has_peers
         strategy = distribution.strategy
-        self._exchanges = strategy.num_replicas_in_sync > 1
+        self._replicas = strategy.num_replicas_in_sync
+        self._exchanges = self._replicas > 1
+        joins = self._exchanges and bool(kept_by_layers(step.metrics.model))
+        self._size = ExecutionSize(per_execution, adapts=adapts and not joins)
+        self._step_seconds = 0.0  # of this process, in the last execution
         if self._exchanges:
             self._execute = _replicated_execution(strategy, step, self._has_peers)
         else:
@@ -113,7 +144,6 @@ class LocalStepRunner(StepRunner):
         self._zero = step.metrics.zero
         self._traces = True
         self._batches = iter(dataset)
-        self._per_execution = per_execution
 
     def run(
         self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
@@ -121,18 +151,22 @@ class LocalStepRunner(StepRunner):
         sums = self._zero if sums is None else sums
         done = 0
         while done < steps:
-            size = min(self._per_execution, steps - done)
+            size = min(self._size.steps, steps - done)
             done += size
             begun = time.perf_counter()
             arguments = (self._batches, np.int64(size), sums)
-            if self._has_peers:
-                sums, measured, total = self._execute(*arguments, np.float32(is_preempted()))
-                preempted = bool(total > 0)
+            if self._has_peers:  # which must agree on the size of the next execution
+                own = np.array([is_preempted(), self._step_seconds], np.float32)
+                sums, measured, total = self._execute(*arguments, own)
+                preempted, step_seconds = bool(total[0] > 0), float(total[1]) / self._replicas
             else:
                 sums, measured = self._execute(*arguments)
-                preempted = is_preempted()
+                preempted, step_seconds = is_preempted(), 0.0
             np.asarray(sums[-1])  # a GPU may still compute
-            spent = self._spent(size, time.perf_counter() - begun, measured)
+            seconds = time.perf_counter() - begun
+            self._step_seconds = 0.0 if self._traces else seconds / size
+            self._size.measured(step_seconds if self._has_peers else self._step_seconds)
+            spent = self._spent(size, seconds, measured)
             yield StepsRun(done, sums, preempted, spent)
 
     def _spent(self, steps: int, seconds: float, measured: Any) -> Spent | None:
@@ -160,7 +194,7 @@ class LocalStepRunner(StepRunner):
 
 
 class CoordinatorStepRunner(StepRunner):
-    """Schedules closures of up to ``per_execution`` steps on free workers.
+    """Schedules closures of up to ``per_execution`` steps on free workers; fewer if it ``adapts``.
 
     ``make_dataset`` is traced here and runs on each worker, which must have its own input.
     """
@@ -172,6 +206,8 @@ class CoordinatorStepRunner(StepRunner):
         make_dataset: Callable[[], tf.data.Dataset],
         per_execution: int,
         workers: int,
+        *,
+        adapts: bool = False,
     ) -> None:
         tensorflow2.fetch_by_copies()
         strategy = distribution.strategy
@@ -185,7 +221,7 @@ class CoordinatorStepRunner(StepRunner):
         # each restart of the chief. It still rewrites the user's.
         make = tf.autograph.experimental.do_not_convert(make_dataset)
         self._batches = iter(self._coordinator.create_per_worker_dataset(make))
-        self._per_execution = per_execution
+        self._size = ExecutionSize(per_execution, adapts=adapts)
         self._workers = workers
 
     def run(
@@ -193,16 +229,18 @@ class CoordinatorStepRunner(StepRunner):
     ) -> Iterator[StepsRun]:
         sums = self._zero if sums is None else sums
         done = 0
-        for size, value in self._in_flight(shares(steps, self._workers, self._per_execution)):
+        sizes = shares(steps, self._workers, lambda: self._size.steps)
+        for size, value in self._in_flight(sizes):
             added, times = self._fetch(value)
             sums = [sum_ + more for sum_, more in zip(sums, added, strict=True)]
             done += size
             waiting, computing, seconds = (float(each) for each in times)
+            self._size.measured(seconds / size)
             worker = tensorflow2.worker_of(value)
             spent = Spent(size, seconds, waiting, computing or None, worker) if seconds else None
             yield StepsRun(done, sums, is_preempted(), spent)
 
-    def _in_flight(self, sizes: list[int]) -> Iterator[tuple[int, Any]]:
+    def _in_flight(self, sizes: Iterable[int]) -> Iterator[tuple[int, Any]]:
         """Schedule closures, two per worker: one that runs, and the next one."""
         scheduled: deque[tuple[int, Any]] = deque()
         for size in sizes:
@@ -240,14 +278,19 @@ def _here(number: Any) -> tf.Tensor:
         return tf.constant(number)
 
 
-def shares(steps: int, workers: int, per_execution: int) -> list[int]:
+def shares(steps: int, workers: int, most: Callable[[], int]) -> Iterator[int]:
     """The sizes of the closures into which ``steps`` steps are divided.
 
-    They add up to ``steps`` exactly, none exceeds ``per_execution``, and they differ by at most
-    one, so that no worker waits long for another at the end.
+    They add up to ``steps`` exactly, and none exceeds what ``most`` returns before it. As long as
+    that is the same, they differ by at most one, so that no worker waits long for another.
     """
-    closures = max(-(-steps // per_execution), min(workers, steps))
-    return [steps // closures + (index < steps % closures) for index in range(closures)]
+    closures = allowed = 0
+    while steps:
+        if (now := most()) != allowed:
+            closures, allowed = max(min(workers, steps), -(-steps // now)), now
+        size = -(-steps // closures)
+        yield size
+        steps, closures = steps - size, closures - 1
 
 
 def _execution(
@@ -298,7 +341,7 @@ def _replicated_execution(
     """The same for several replicas: each adds up its own sums, which are reduced at the end.
 
     Instead of times, it returns for how many seconds this process computed, as the mean of its
-    replicas. With peers, it takes one more number, and also returns its sum over all replicas.
+    replicas. With peers, it takes more numbers, and also returns their sums over all replicas.
     """
 
     state = LayerState(step.metrics.model)
@@ -323,7 +366,7 @@ def _replicated_execution(
         sums = [sum_ + more for sum_, more in zip(sums, total, strict=True)]
         if not has_peers:
             return sums, seconds
-        number = strategy.run(lambda: tf.identity(own[0]))
-        return sums, seconds, strategy.reduce(tf.distribute.ReduceOp.SUM, number, axis=None)
+        numbers = strategy.run(lambda: tf.identity(own[0]))
+        return sums, seconds, strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None)
 
     return execute

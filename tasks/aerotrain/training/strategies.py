@@ -178,6 +178,7 @@ def _local_step_runner(
     distribution: StrategyDistribution, step: TrainStep, pipeline: InputPipeline, start: int
 ) -> StepRunner:
     arguments = pipeline.arguments
+    size, adapts = arguments.steps_of_execution, arguments.steps_per_execution is None
     replicas = distribution.strategy.num_replicas_in_sync
     with distribution.scope():
         _check_steps(step, pipeline, start, replicas)
@@ -186,9 +187,7 @@ def _local_step_runner(
         if arguments.synchronized_batch_norm:
             synchronize_batch_norm(step.model)
     if replicas == arguments.gradient_accumulation_steps == 1 and not arguments.jit_compile:
-        return LocalStepRunner(
-            distribution, step, pipeline.local(start), arguments.steps_of_execution
-        )
+        return LocalStepRunner(distribution, step, pipeline.local(start), size, adapts=adapts)
     shared: Step
     if isinstance(step, CustomStep):
         shared = ReplicatedCustomStep(step)
@@ -202,7 +201,7 @@ def _local_step_runner(
     dataset = distribution.strategy.distribute_datasets_from_function(
         pipeline.in_microbatches(start)
     )
-    return LocalStepRunner(distribution, shared, dataset, arguments.steps_of_execution)
+    return LocalStepRunner(distribution, shared, dataset, size, adapts=adapts)
 
 
 def _central_step_runner(
@@ -241,6 +240,7 @@ def _coordinator_step_runner(
         lambda: pipeline.remote(start),
         arguments.steps_of_execution,
         workers,
+        adapts=arguments.steps_per_execution is None,
     )
 
 

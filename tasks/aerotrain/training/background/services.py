@@ -30,7 +30,7 @@ from aerotrain.training.background.writers import EventWriter, StatusWriter, Upl
 _CHECK_SECONDS = 1.0
 _STOPPED_SECONDS = 5.0
 
-#: An execution may take this many times as long as the slowest so far, if that exceeds the timeout.
+#: An execution may take this many times as long as others so far, if that exceeds the timeout.
 _SLOWER = 3.0
 
 #: The start of an HTTP/2 connection, with an empty SETTINGS frame. A running gRPC server answers
@@ -46,9 +46,12 @@ class Watchdog:
 
     ``end`` gets the reason, and the names of the peers that do not answer.
 
-    The first execution, in which TensorFlow traces and compiles, may take ``start_timeout``
-    seconds, and so may later ones while ``compiling`` is true. ``peers`` maps names of replicas to
-    addresses. While ``excused`` is true, the delay has a known cause other than the execution.
+    An execution may also take ``_SLOWER`` times as long as the longest before would take with the
+    slowest steps. The first one, in which TensorFlow traces and compiles, may take
+    ``start_timeout`` seconds, and so may later ones while ``compiling`` is true.
+
+    ``peers`` maps names of replicas to addresses. While ``excused`` is true, the delay has a known
+    cause other than the execution.
     """
 
     progress_timeout: float
@@ -62,7 +65,7 @@ class Watchdog:
     def __post_init__(self) -> None:
         self._since: float | None = None
         self._executions = 0
-        self._slowest = 0.0
+        self._slowest, self._longest = 0.0, 0  # seconds of a step, and steps of an execution
         self._step = 0
         self._checked = self.clock()
 
@@ -71,23 +74,32 @@ class Watchdog:
         threading.Thread(target=self._work, name="watchdog", daemon=True).start()
 
     @contextmanager
-    def watching(self, step: int) -> Iterator[None]:
-        """A scope in which progress is expected, after ``step`` steps."""
+    def watching(self, step: int) -> Iterator[Callable[[int], None]]:
+        """A scope in which progress is expected, after ``step`` steps.
+
+        It yields a function to call with the number of steps that were done, if any.
+        """
         self._step = step
         self._since = began = self.clock()
-        try:
-            yield
-        finally:
+
+        def ended(steps: int) -> None:
             # ``check`` may have shifted it by the time for which this process was stopped.
-            since, self._since = self._since or began, None
-            if self._executions:
-                self._slowest = max(self._slowest, self.clock() - since)
+            seconds = self.clock() - (self._since or began)
+            if self._executions < 2:  # the first one stands for the next, until that has ended
+                self._slowest = 0.0
+            self._slowest = max(self._slowest, seconds / steps)
+            self._longest = max(self._longest, steps)
             self._executions += 1
+
+        try:
+            yield ended
+        finally:
+            self._since = None
 
     @property
     def allowance(self) -> float:
         """The number of seconds that may pass now without progress."""
-        usual = max(self.progress_timeout, _SLOWER * self._slowest)
+        usual = max(self.progress_timeout, _SLOWER * self._slowest * self._longest)
         starts = not self._executions or self.compiling()
         return max(self.start_timeout, usual) if starts else usual
 
@@ -108,7 +120,9 @@ class Watchdog:
             self.end(
                 f"no progress for {now - since:.0f} s after step {self._step}, where "
                 f"{self.allowance:.0f} s are allowed: {self._cause(unresponsive)}; this replica "
-                "ends itself, and continues from the last checkpoint when it is started again",
+                "ends itself, and continues from its last checkpoint, if there is one, when it is "
+                "started again. If the steps are only slow, increase progress_timeout, or lower "
+                "steps_per_execution",
                 unresponsive,
             )
 
