@@ -299,8 +299,14 @@ def test_the_likeliest_labels_of_a_wide_table_are_named_first(new: Any, tmp_path
         (["yes", "no"], [1.5, "unsure"], ["true", "false", "true", "unsure"], 0),
         (["yes", "no", "unsure"], [1.5, "unsure"], ["true", "false"], 10),
         (["yes", "no", ""], [1.5], ["true", "false"], 3),
+        (["yes", "no", "unsure"], [1.5], [1.5, 2.5, 3.5, "unsure"], 4),
     ],
-    ids=["a word among flags", "a word that is also a label", "a label that is missing"],
+    ids=[
+        "a word among flags",
+        "a word that is also a label",
+        "a label that is missing",
+        "two reasons to reject a record",
+    ],
 )
 def test_as_many_records_are_rejected_as_new_says(
     new: Any, tmp_path: Path, label: Any, amount: Any, paid: Any, counted: int
@@ -316,6 +322,7 @@ def test_as_many_records_are_rejected_as_new_says(
         {
             "amount": some([n + 0.5, *amount[1:]], n, 100),
             "paid": some(paid, n, 250),
+            "again": some(paid, n, 250),
             "target": some(label, n, 350),
         }
         for n in range(1000)
