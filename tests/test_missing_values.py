@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.layout import PAGE
@@ -123,6 +125,19 @@ def test_as_many_records_are_rejected_as_new_says_and_the_page_says_how_numbers_
     page = open_store(table.data).get(PAGE).decode()
     assert "&#x27;,&#x27; in numbers without a form" in page
     assert "types&#x27; declares: 1.234,56" in page
+
+
+@pytest.mark.parametrize("fill", [{}, {"town": ""}, {"town": "Ulm"}])
+def test_an_empty_text_is_as_missing_as_none_and_each_is_counted_once(
+    tmp_path: Path, fill: Mapping[str, str]
+) -> None:
+    towns = ["", None, "Bonn", "Ulm"] * 50
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"town": towns, "n": range(200)}), tmp_path / "in" / "x.parquet")
+    source = {"kind": "parquet", "url": (tmp_path / "in").as_uri()}
+    data = prepare((tmp_path / "store").as_uri(), tmp_path, source=source, fill=fill, key=["n"])
+    column = load_statistics(data)["town"]
+    assert (column["missing"], column["distinct"]) == (100, 2)
 
 
 @pytest.fixture(scope="module")
