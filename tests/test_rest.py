@@ -47,8 +47,10 @@ def test_the_name_of_a_column_leads_to_the_input_that_it_is():
         ),
         ({"instances": [but(rooms=1.5)]}, "1.5 is not of the type int64"),
         ({"instances": [but(rooms=True)]}, "true is not of the type int64"),
-        ({"instances": [but(area=None)]}, "of the type float32.*missing number as NaN"),
-        ({"instances": [but(town=None)]}, 'of the type string.*missing text as ""'),
+        ({"instances": [but(area=None)]}, "of the type float32.*or NaN"),
+        ({"instances": [but(area="1.234,50 €")]}, '"1.234,50 €" is not .* such as 1234.5, without'),
+        ({"instances": [but(rooms="01.02.2026")]}, "of a date, the days since 1970-01-01"),
+        ({"instances": [but(town=None)]}, 'of the type string.*a missing one as ""'),
         ({"instances": [but(town={"b64": "%"})]}, "is not of the type string"),
         ({"instances": [but(rooms=2**70)]}, "the input 'rooms' has a number beyond int64"),
         (

@@ -164,9 +164,10 @@ def test_a_few_words_among_dates_mean_a_missing_date_unless_they_are_classes(
     ]
     said = new("days", written(tmp_path / "x.csv", rows))
     assert said["few"] == (
-        "number: 197 of 200 values are dates, 3 are not, such as 'unknown', from 2026-01-01 to "
-        "2026-01-20; 3 missing count as 2026-01-11"
+        "number: dates, from 2026-01-01 to 2026-01-20; 3 missing count as 2026-01-11"
     )
+    words = "words for a missing value, in all columns: '2026-02-30', 'unknown'"
+    assert said["(missing)"] == words
     assert said["many"].startswith("category: 21 texts")
     assert "150 of 200 values are dates, 50 are not, such as '01.02.2026'" in said["many"]
     dag = (tmp_path / "dags" / "days.py").read_text()
@@ -198,9 +199,10 @@ def test_numbers_as_people_write_them_are_numbers_of_the_data_set(new: Any, tmp_
         "phone": "key of the records",
         "rent": "the label, a number of mean 1,031",
         "(all)": "60 records",
+        "(missing)": "words for a missing value, in all columns",
     }
     assert said["price"] == ("number: 60 values from 1,220.73 to 60,220.7, written as 1.234,56")
-    assert said["one word"].endswith("1 missing, among them 'sold'")
+    assert said["one word"].endswith("1 missing")
     dag = (tmp_path / "dags" / "prices.py").read_text()
     for name, form in (("price", "1.234,56"), ("swiss", "1'234.56"), ("rent", "1.234,56")):
         assert f'"{name}": "float32 {form}"' in dag
@@ -254,8 +256,8 @@ def test_parquet_and_json_lines_keep_their_types(new: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("count", "rejected"),
     [
-        (10, "10 records, left out by max_rejected=10 in the DAG; a run fails if there are more"),
-        (11, "11 records, more than 1%: a run fails and names the first; correct them, or give"),
+        (10, "left out by max_rejected=10 in the DAG: a run fails if there are more"),
+        (11, "more than 1%: a run fails and names the first; correct them, or give"),
     ],
 )
 def test_a_label_that_up_to_a_hundredth_of_the_records_lack_leaves_them_out(
@@ -264,7 +266,8 @@ def test_a_label_that_up_to_a_hundredth_of_the_records_lack_leaves_them_out(
     rows = [{"x": n % 9, "target": "" if n < count else n % 3 + 4} for n in range(1000)]
     said = new("few", written(tmp_path / "x.csv", rows))
     assert said["target"].endswith(f"3 classes: 4, 5, 6; {count} records without it")
-    assert said["(rejected)"].startswith(rejected)
+    first = f"{count} records, the first at line 2: the label 'target' is missing; "
+    assert said["(rejected)"].startswith(first + rejected)
     dag = (tmp_path / "dags" / "few.py").read_text()
     assert 'ranges={"target": [4, 6]}' in dag
     assert ("max_rejected=10" in dag) == (count == 10)
@@ -284,7 +287,8 @@ def test_the_likeliest_labels_of_a_wide_table_are_named_first(new: Any, tmp_path
         {**{f"x{each}": random.random() for each in range(40)}, "bought": each % 2, "z": each / 7}
         for each in range(100)
     ]
-    with pytest.raises(SpecError, match=r"one of 'bought', 'z', 'x39', .* 'x32'$"):
+    says = r"one of 'bought'; or, of more values, 'z', 'x39', .* 'x32'$"
+    with pytest.raises(SpecError, match=says):
         new("shop", written(tmp_path / "x.csv", rows))
 
 
@@ -295,8 +299,14 @@ def test_the_likeliest_labels_of_a_wide_table_are_named_first(new: Any, tmp_path
         (["yes", "no"], [1.5, "unsure"], ["true", "false", "true", "unsure"], 0),
         (["yes", "no", "unsure"], [1.5, "unsure"], ["true", "false"], 10),
         (["yes", "no", ""], [1.5], ["true", "false"], 3),
+        (["yes", "no", "unsure"], [1.5], [1.5, 2.5, 3.5, "unsure"], 4),
     ],
-    ids=["a word among flags", "a word that is also a label", "a label that is missing"],
+    ids=[
+        "a word among flags",
+        "a word that is also a label",
+        "a label that is missing",
+        "two reasons to reject a record",
+    ],
 )
 def test_as_many_records_are_rejected_as_new_says(
     new: Any, tmp_path: Path, label: Any, amount: Any, paid: Any, counted: int
@@ -312,6 +322,7 @@ def test_as_many_records_are_rejected_as_new_says(
         {
             "amount": some([n + 0.5, *amount[1:]], n, 100),
             "paid": some(paid, n, 250),
+            "again": some(paid, n, 250),
             "target": some(label, n, 350),
         }
         for n in range(1000)
@@ -329,7 +340,7 @@ def test_the_first_record_that_cannot_be_read_is_named(new: Any, tmp_path: Path)
     file = written(tmp_path / "x.csv", [{"x": each % 9, "target": each % 2} for each in range(100)])
     file.write_text(file.read_text() + "1,2,3\n")
     said = new("rows", file)
-    assert "; 1 other that cannot be read, first line 102: " in said["(all)"]
+    assert said["(rejected)"].startswith("1 record, the first at line 102: ")
 
 
 @pytest.mark.parametrize("name", ["class", "y", "CLASS", "churn_score"])

@@ -1,7 +1,7 @@
 """What the first records show of each column, and what a model uses it for."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -149,14 +149,14 @@ class SampledColumn:
 class ColumnDecision:
     """What a column is used for, why, and what ``prepare`` must know for it.
 
-    ``type`` is for ``types`` of the source, ``nulls`` for its ``nulls``, with the number of records
-    that have each, and ``fill`` for ``fill`` of ``prepare``.
+    ``type`` is for ``types`` of the source, ``nulls`` are words for its ``nulls``, and ``fill`` is
+    for ``fill`` of ``prepare``.
     """
 
     use: Use
     why: str
     type: str | None = None
-    nulls: Mapping[str, int] = field(default_factory=dict)
+    nulls: Collection[str] = ()
     fill: Any = None
     is_time: bool = False
 
@@ -202,8 +202,6 @@ def _of_number(column: SampledColumn) -> ColumnDecision:
     if not column.missing:
         return ColumnDecision(use=Use.NUMBER, why=why, type=kind)
     why += f", {column.missing:,} missing"
-    if column.words:
-        why += f", among them {next(iter(column.words))!r:.40}"
     kind = "float32" if column.is_integer else kind
     return ColumnDecision(use=Use.NUMBER, why=why, type=kind, nulls=column.words)
 
@@ -232,19 +230,19 @@ def _of_words(column: SampledColumn) -> ColumnDecision:
     words = pc.mean(pc.list_value_length(pc.utf8_split_whitespace(column.known))).as_py()
     are_short = pc.max(pc.binary_length(column.known)).as_py() <= _LONGEST_WORD
     why = f"{different:,} texts"
+    if words >= _SENTENCE:
+        why += f" of {words:.0f} words on average"
     if column.missing:
         why += f", {column.missing:,} missing"
     use = Use.TEXT
     if are_short and different <= min(_CATEGORY_WORDS, records // _CATEGORY_RECORDS):
         names = ", ".join(list(column.counts)[:4]) + (", …" if different > 4 else "")
         use, why = Use.CATEGORY, f"{why}: {names}"
-    elif words >= _SENTENCE:
-        why += f" of {words:.0f} words on average"
-    elif different > _IDENTIFYING * records:
+    elif words < _SENTENCE and different > _IDENTIFYING * records:
         use, why = Use.KEY, f"{why}, {'all' if column.is_unique else 'nearly all'} different"
-    elif are_short:
+    elif words < _SENTENCE and are_short:
         use, why = Use.CATEGORY, f"{why}, of which the most frequent count"
-    else:
+    elif words < _SENTENCE:
         why += ", long ones"
     return ColumnDecision(use=use, why=why)
 

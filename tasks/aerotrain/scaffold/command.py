@@ -4,11 +4,13 @@ import keyword
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 
 from aerotrain.contract.errors import SpecError, counted
+from aerotrain.contract.preparing import PlanArguments
 from aerotrain.scaffold.columns import ColumnDecision, Use, decide
 from aerotrain.scaffold.label import label_of, name_of_label
 from aerotrain.scaffold.pipeline import (
@@ -19,7 +21,7 @@ from aerotrain.scaffold.pipeline import (
     of_images,
     write,
 )
-from aerotrain.scaffold.sample import ImageSample, SourceSample, look_at, url_of
+from aerotrain.scaffold.sample import ImageSample, SourceSample, look_at, rejected_by, url_of
 
 #: Names that a DAG file imports, or that name its parts.
 _TAKEN = {"dag", "timedelta", "Path", "RunParam", "training_params", "at_least", "no_worse"}
@@ -89,10 +91,23 @@ def _check_free(place: OutputPlace) -> None:
 
 
 def _decided(given: Namespace, sample: SourceSample, ask: Ask | None) -> Columns:
-    is_json = sample.description["kind"] == "jsonl"
-    decisions = {name: decide(column, is_json=is_json) for name, column in sample.columns.items()}
-    name = name_of_label(given.name, sample.columns, decisions, given.label, ask)
-    label = label_of(sample.columns[name], given.task)
+    """What the columns are for, once no word is left that means a missing value of some column.
+
+    Such a word means it in all columns, so the records are read again. Classes mean none.
+    """
+    is_json, name = sample.description["kind"] == "jsonl", given.label
+    while True:
+        columns = sample.columns
+        decisions = {name: decide(column, is_json=is_json) for name, column in columns.items()}
+        name = name_of_label(given.name, columns, decisions, name, ask)
+        label = label_of(columns[name], given.task)
+        others = [each.nulls for other, each in decisions.items() if other != name]
+        words = {*label.column.words}.union(*others) - label.column.counts.keys()
+        if not words:
+            break
+        again = look_at(given.address, {*sample.description.get("nulls", ()), *words})
+        assert isinstance(again, SourceSample)
+        sample = again
     decisions[name] = ColumnDecision(
         use=Use.CATEGORY if label.classes else Use.NUMBER, why=label.why
     )
@@ -104,7 +119,8 @@ def _decided(given: Namespace, sample: SourceSample, ask: Ask | None) -> Columns
                 f"{other} {decision.why}" for other, decision in decisions.items() if other != name
             )
         )
-    return found
+    source = {**found.source(), "url": sample.description["url"]}
+    return replace(found, rejected=rejected_by(PlanArguments(source=source, **found.rules())))
 
 
 def _rows(columns: Columns) -> list[tuple[str, str]]:
@@ -130,10 +146,10 @@ def _rows(columns: Columns) -> list[tuple[str, str]]:
     read = f"{columns.sample.records:,} records"
     if not columns.sample.is_whole:
         read += " from all over the data"
-    if columns.sample.rejected:
-        others = counted(columns.sample.rejected, "other")
-        read += f"; {others} that cannot be read, first {columns.sample.rejection}"
     rows.append(("(all)", read))
+    if words := columns.sample.description.get("nulls"):
+        shown = ", ".join(map(repr, words[:6])) + (", …" if len(words) > 6 else "")
+        rows.append(("(missing)", f"words for a missing value, in all columns: {shown}"))
     if columns.rejected:
         rows.append(("(rejected)", _rejected(columns)))
     return rows
@@ -141,15 +157,17 @@ def _rows(columns: Columns) -> list[tuple[str, str]]:
 
 def _rejected(columns: Columns) -> str:
     """What becomes of the records that do not fit."""
-    records = counted(columns.rejected, "record")
+    first = columns.rejected[0]
+    records = counted(len(columns.rejected), "record")
+    records += f", the first at {first.place}: {first.reason}"
     if not columns.sample.is_whole:
-        return f"{records} of these; give prepare max_rejected in the DAG to leave such ones out"
+        return f"of these, {records}; give prepare max_rejected in the DAG to leave such ones out"
     if most := columns.max_rejected:
         return (
-            f"{records}, left out by max_rejected={most} in the DAG; a run fails if there are more"
+            f"{records}; left out by max_rejected={most} in the DAG: a run fails if there are more"
         )
     return (
-        f"{records}, more than {MOST_REJECTED:.0%}: a run fails and names the first; correct them, "
+        f"{records}; more than {MOST_REJECTED:.0%}: a run fails and names the first; correct them, "
         "or give prepare max_rejected in the DAG to leave them out"
     )
 

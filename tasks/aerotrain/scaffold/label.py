@@ -105,9 +105,12 @@ def name_of_label(
         others.sort(key=lambda column: len(columns[column].counts) > _MOST_INTEGERS)
         candidates = list(dict.fromkeys([*named, *maybe, *others]))[:_MOST_SHOWN]
         if ask is None:
+            few = [each for each in candidates if len(columns[each].counts) <= _MOST_INTEGERS]
+            many = [each for each in candidates if each not in few]
+            groups = [", ".join(map(repr, each)) for each in (few, many) if each]
             raise SpecError(
                 "which column to predict is in doubt; name it by --label, probably one of "
-                f"{', '.join(map(repr, candidates)) or 'none of these columns'}"
+                f"{'; or, of more values, '.join(groups) or 'none of these columns'}"
             )
         given = ask(candidates)
     if given not in decisions:

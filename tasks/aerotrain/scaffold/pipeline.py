@@ -1,7 +1,7 @@
 """The three files of a pipeline: what fills their templates, by what the data look like."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from aerotrain.data.sources.batch import Rejected
 from aerotrain.scaffold.columns import ColumnDecision, SampledColumn, Use
 from aerotrain.scaffold.label import Label, Task
 from aerotrain.scaffold.sample import ImageSample, SourceSample
@@ -61,11 +62,15 @@ _KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The columns of a table or of JSON lines: what each is used for, and which is the label."""
+    """The columns of a table or of JSON lines: what each is used for, and which is the label.
+
+    ``rejected`` are the records that ``prepare`` will not store, of those that were read.
+    """
 
     sample: SourceSample
     decisions: Mapping[str, ColumnDecision]
     label: Label
+    rejected: Sequence[Rejected] = ()
 
     def of(self, use: Use) -> tuple[str, ...]:
         """The columns with that use, except the label."""
@@ -97,15 +102,8 @@ class Columns:
         given, label = described.pop("types", {}), self.label
         types = {name: decision.type or given.get(name) for name, decision in self._used.items()}
         types[label.name] = _type_of_label(label)
-        words = {word for decision in self._used.values() for word in decision.nulls}
-        words |= label.column.words.keys()
-        for name in self._used:  # what is left without these words may look like another type
-            column = self.sample.columns[name]
-            if column.is_text and not types[name] and column.counts.keys() & words:
-                types[name] = "string"
         skip = [name for name in self.sample.columns if name not in self._used]
         options = {
-            "nulls": sorted({*described.get("nulls", []), *words} - label.column.counts.keys()),
             "skip": [*described.get("skip", []), *skip],
             "types": {name: kind for name, kind in types.items() if kind},
         }
@@ -140,20 +138,11 @@ class Columns:
         )
 
     @property
-    def rejected(self) -> int:
-        """The records read of which ``prepare`` stores none.
-
-        A word for a missing number or date is none for the source if it is also a label.
-        """
-        labels, nulls = self.label.column.counts, [each.nulls for each in self._used.values()]
-        others = sum(count for each in nulls for word, count in each.items() if word in labels)
-        return self.label.column.missing + self.sample.rejected + others
-
-    @property
     def max_rejected(self) -> int:
         """How many records ``prepare`` may leave out, if all were read: 0 if they are too many."""
-        most = MOST_REJECTED * (self.sample.records + self.sample.rejected)
-        return self.rejected if self.sample.is_whole and self.rejected <= most else 0
+        count = len(self.rejected)
+        most = MOST_REJECTED * self.sample.records
+        return count if self.sample.is_whole and count <= most else 0
 
 
 def _type_of_label(label: Label) -> str | list[Any] | None:

@@ -1,14 +1,19 @@
 """Records from all over the user's data, read as ``prepare`` reads them."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from aerotrain.contract.errors import FinalError, SpecError, counted
+from aerotrain.contract.preparing import PlanArguments
+from aerotrain.data.dataset import Schema
+from aerotrain.data.prepare.cast import cast_to_schema
+from aerotrain.data.prepare.plan import make_plan
 from aerotrain.data.sources import open_source
 from aerotrain.data.sources.batch import Batch, Rejected
 from aerotrain.data.sources.files import InputFile, files_of
@@ -51,9 +56,7 @@ class SourceSample:
 
     ``description`` is that of the source, as ``prepare`` takes it. ``left_out`` are the columns
     that cannot be read, with the reasons, ``doubts`` those of columns that are read as texts for
-    now; ``rejected`` counts the records that cannot be, of which
-    ``rejection`` is where the first is, and why.
-    ``is_whole`` is whether these are all records.
+    now. ``is_whole`` is whether these are all records.
     """
 
     description: Mapping[str, Any]
@@ -62,8 +65,6 @@ class SourceSample:
     is_whole: bool
     left_out: Mapping[str, str] = field(default_factory=dict)
     doubts: Mapping[str, str] = field(default_factory=dict)
-    rejected: int = 0
-    rejection: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +87,8 @@ def url_of(address: str) -> str:
     return path.as_uri() if path.exists() else f"file://{path}"
 
 
-def look_at(address: str) -> SourceSample | ImageSample:
-    """The first records at a path or a URL.
+def look_at(address: str, nulls: Collection[str] = ()) -> SourceSample | ImageSample:
+    """The first records at a path or a URL, of which ``nulls`` are words for a missing value.
 
     Raises:
         FinalError: there is nothing, or nothing that can be read, or too little.
@@ -95,7 +96,7 @@ def look_at(address: str) -> SourceSample | ImageSample:
     url = url_of(address)
     files = files_of(url)
     kind = _kind_of(files, address)
-    found = _images(url) if kind == "images" else _records(kind, url, files[0])
+    found = _images(url) if kind == "images" else _records(kind, url, files[0], nulls)
     if found.records < FEWEST:
         raise FinalError(
             f"{address} has {counted(found.records, 'record')}, and a training, its validation and "
@@ -141,11 +142,13 @@ def _images(url: str) -> ImageSample:
     return ImageSample(description=source.described(), counts=dict(sorted(counts.items())))
 
 
-def _records(kind: str, url: str, first: InputFile) -> SourceSample:
+def _records(kind: str, url: str, first: InputFile, nulls: Collection[str]) -> SourceSample:
     description: dict[str, Any] = {"kind": kind, "url": url}
     if kind == "csv":
         with first.stream() as stream:
             description |= csv_options(stream.read(_BEGINNING))
+    if words := sorted({*description.get("nulls", ()), *nulls}):
+        description["nulls"] = words
     source, left_out = open_source(description).readable()
     if kind == "csv" and left_out:  # each value is a text at least
         as_texts = {**description, "types": dict.fromkeys(left_out, "string")}
@@ -161,20 +164,12 @@ def _read(source: Source, left_out: Mapping[str, str]) -> SourceSample:
     assert isinstance(source, TextSource | ParquetSource)
     assert schema is not None  # files have one
     places, is_whole = source.sampled()
-    enough = _MOST_READ // len(places) // len(schema)
     most = min(_MOST_RECORDS, _MOST_VALUES // len(schema)) // len(places)
     chunks: dict[str, list[Any]] = {name: [] for name in schema}
-    rejected: list[Rejected] = []
     read = kept = 0
-    for place in places:
-        batches: list[Batch] = []
-        for batch in source.read(place, schema):
-            batches.append(batch)
-            if sum(map(len, batches)) >= enough:
-                break
+    for batches in _batches(source, schema):
         count = sum(map(len, batches))
         read += count
-        rejected += [record for batch in batches for record in batch.rejected]
         for batch in batches:
             rows = pa.array(range(0, len(batch), -(-count // most) or 1), pa.int64())
             kept += len(rows)
@@ -190,9 +185,37 @@ def _read(source: Source, left_out: Mapping[str, str]) -> SourceSample:
         records=kept,
         is_whole=is_whole and kept == read,
         left_out=left_out,
-        rejected=-(-len(rejected) * kept // max(1, read)),
-        rejection=f"{rejected[0].place}: {rejected[0].reason}" if rejected else "",
     )
+
+
+def _batches(source: TextSource | ParquetSource, schema: Schema) -> Iterator[list[Batch]]:
+    """The batches that are read at each place of the source."""
+    places, _ = source.sampled()
+    enough = _MOST_READ // len(places) // len(schema)
+    for place in places:
+        batches: list[Batch] = []
+        for batch in source.read(place, schema):
+            batches.append(batch)
+            if sum(map(len, batches)) >= enough:
+                break
+        yield batches
+
+
+def rejected_by(arguments: PlanArguments) -> Sequence[Rejected]:
+    """The records that ``prepare`` will reject by these rules, of those that are read here.
+
+    Raises:
+        FinalError: ``prepare`` cannot read the source by these rules.
+    """
+    plan, _ = make_plan(arguments)
+    source = open_source(arguments.source)
+    assert isinstance(source, TextSource | ParquetSource)
+    assert plan.schema is not None  # files have one
+    return [
+        each
+        for batch in chain.from_iterable(_batches(source, plan.schema))
+        for each in (*batch.rejected, *cast_to_schema(batch, plan.schema, arguments).rejected)
+    ]
 
 
 def _chunks(values: Any) -> list[Any]:

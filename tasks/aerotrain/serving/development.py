@@ -214,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
         except AerotrainError as error:
             status = _STATUS.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
             document = {"error": str(error)}
-        content = json.dumps(document).encode()
+        content = json.dumps(document, ensure_ascii=False).encode(errors="replace")
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))

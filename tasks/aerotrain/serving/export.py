@@ -143,7 +143,9 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
         model = trained.restore(code, spec, replica.scratch)
         batches = iter(files.records().take(count).batch(_CHECKED_AT_ONCE))
         examples = next(batches)
-        servable = Servable(model, code.transform, dataset.schema, examples[0])
+        # LiteRT and ONNX cannot replace texts.
+        nulls = () if arguments.other_formats else dataset.source.get("nulls", ())
+        servable = Servable(model, code.transform, dataset.schema, examples[0], nulls)
         servable.save(saved)
         for name, given in input_names(servable.needed).items():
             if name != given:

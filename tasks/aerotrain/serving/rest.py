@@ -22,6 +22,15 @@ from aerotrain.serving.signature import Arrays, fits
 #: Seconds until a request has failed.
 _TIMEOUT = 30.0
 
+#: What to send instead of a wrong value, by a part of the name of the input's dtype.
+_ADVICE = {
+    "string": 'send a text, and a missing one as ""',
+    "bool": "send true or false",
+    "float": "send a number such as 1234.5, without quotes, unit and thousands marks, or NaN",
+    "int": "send an integer such as 1234, without quotes: of a date, the days since 1970-01-01, of "
+    "a time, the microseconds, and where it is missing, what it is filled with in the training",
+}
+
 
 class BadRequestError(FinalError):
     """A request that the model cannot answer: status 400."""
@@ -103,12 +112,12 @@ def _array(name: str, values: Any, feature: Feature) -> Any:
     for place, value in enumerate(nested.ravel().tolist()):
         found = _bytes_of(value) if feature.dtype == "string" else value
         if type(found) not in accepted:
-            shown = json.dumps(value)
+            shown = json.dumps(value, ensure_ascii=False)
             raise BadRequestError(
                 f"the input {name!r} of record {place // max(1, prod(nested.shape[1:]))}, counted "
                 f"from 0: {shown if len(shown) <= 200 else f'{shown[:200]}…'} is not of the type "
-                f"{feature.dtype}, or beside lists of another length; send a missing number as "
-                'NaN, and a missing text as ""'
+                f"{feature.dtype}{', or beside lists of another length' * (type(value) is list)}; "
+                + next(advice for kind, advice in _ADVICE.items() if kind in feature.dtype)
             )
         converted.append(found)
     if not nested.ndim or not fits(nested.shape[1:], feature.shape):

@@ -1,6 +1,6 @@
 """A trained model as a SavedModel that loads without Keras and without this project."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ class Servable:
     ``needed`` are the features on which the predictions depend. Features that only the label and
     sample weights depend on are excluded, because they are not known when predictions are
     requested. The transform gets those of ``record`` instead, a serialized one: it may accept only
-    some values, as a label has a vocabulary.
+    some values, as a label has a vocabulary. ``nulls`` are the source's words for a missing value:
+    in a request, too, a text that is one of them is empty, as ``prepare`` stores it.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class Servable:
         transform: Transform,
         schema: Schema,
         record: tf.Tensor | None = None,
+        nulls: Sequence[str] = (),
     ) -> None:
         self._model = model
+        self._nulls = [word.encode() for word in nulls]
         self.transform = transform
         self._schema = schema
         #: The tables that the transform has made in graphs.
@@ -134,6 +137,7 @@ class Servable:
     def _completed(self, features: Features) -> Features:
         """``features``, and those of one record that only labels and sample weights depend on."""
         batch = tf.shape(next(iter(features.values())))[:1]
+        features = {name: self._without_nulls(each) for name, each in features.items()}
         others = {
             name: tf.broadcast_to(
                 self._known.get(name, tf.zeros([1, *each.shape], each.dtype)),
@@ -143,6 +147,11 @@ class Servable:
             if name not in features
         }
         return {**features, **others}
+
+    def _without_nulls(self, values: tf.Tensor) -> tf.Tensor:
+        if values.dtype != tf.string or not self._nulls:
+            return values
+        return tf.where(tf.reduce_any(values[..., tf.newaxis] == self._nulls, -1), "", values)
 
     def _owners(self, *others: Any) -> list[Any]:
         """The variables and tables, such as the vocabulary of a layer, that predictions read.

@@ -45,9 +45,9 @@ class CastBatch:
     """The rows of a batch that can be stored: their columns, and their indices in the batch.
 
     ``keys`` are the columns of the key as they were read, before the cast. ``missing`` counts, for
-    each feature, the null values that were filled. Those that became NaN are not counted here: the
-    statistics recognize them. ``rounded`` counts the values that float32 changes by a half or
-    more, or to zero.
+    each feature, the null values that were filled. Those that became NaN or an empty text are not
+    counted here: the statistics recognize them. ``rounded`` counts the values that float32 changes
+    by a half or more, or to zero.
     """
 
     columns: Columns
@@ -108,7 +108,9 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
         missing={
             name: int(mask[accepted].sum())
             for name, mask in nulls.items()
-            if name in rules.fill or name in batch.padding or not schema[name].is_float
+            if rules.fill.get(name, "") != ""
+            or name in batch.padding
+            or not (schema[name].is_float or schema[name].dtype == "string")
         },
         rounded={name: count for name, count in rounded.items() if count},
         rejected=rejections.rejected(),

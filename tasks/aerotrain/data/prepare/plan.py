@@ -226,7 +226,8 @@ def _columns(source: Source, schema: Schema) -> Iterator[tuple[str, str]]:
             notes.append("lists, padded")
         if name in declared.types:
             words = declared.types[name]
-            notes.append("as 'types' declares" if isinstance(words, str) else ", ".join(words))
+            form = words.partition(" ")[2] if isinstance(words, str) else ", ".join(words)
+            notes.append(f"as 'types' declares{form and ': '}{form}")
         elif not found[name].is_float and feature.is_float:
             gap = source.gaps[new]
             notes.append(f"{gap.missing:,} of {gap.records:,} values are missing: NaN")

@@ -18,6 +18,7 @@ from aerotrain.contract.validation import Columns, check, value_type
 from aerotrain.data.sources.batch import SourceError
 from aerotrain.data.sources.files import InputFile
 from aerotrain.data.sources.lines import first_line
+from aerotrain.data.sources.numbers import FORMS
 from aerotrain.data.sources.text import DividedRecord, TextSource, Types
 
 #: Common delimiters other than the comma.
@@ -74,6 +75,8 @@ class CsvSource(TextSource):
 
     def facts(self) -> dict[str, str]:
         format_of = f"{self._delimiter!r} between values, {self._decimal!r} in numbers"
+        if any(str(each).partition(" ")[2] in FORMS for each in self.declared.types.values()):
+            format_of += " without a form in 'types'"
         return {**super().facts(), "format": format_of}
 
     def parse(self, header: list[str], content: bytes, types: Types) -> pa.Table:

@@ -42,6 +42,9 @@ _MAX_WORD_BYTES = 64
 class ColumnStatistics:
     """The statistics of a feature. For strings, the numbers are lengths in bytes.
 
+    A number is missing if it is NaN, and a text if it is empty, which is a word of the vocabulary
+    only. ``missing`` counts those that were filled, too.
+
     ``is_time`` says whether the source has times, which became integers, and ``since_1970`` the
     unit of those that are dates: "days", "microseconds", or "" for others, such as durations.
     ``distinct`` and ``vocabulary`` are None if the values are not counted.
@@ -68,6 +71,8 @@ class ColumnStatistics:
         self._add_examples(column, hashes, labels)
         if column.is_text:
             values = pc.binary_length(column.values).to_numpy(zero_copy_only=False)
+            if not self.feature.shape:
+                values = np.where(values, values, np.nan)
             self._count_texts(column.values)
         else:
             values = column.values.reshape(len(hashes), -1)
@@ -83,7 +88,7 @@ class ColumnStatistics:
         spread = mixed((hashes[:, None] + places).ravel())
         flat = values.ravel()
         known = ~np.isnan(flat)
-        if not self.feature.shape and self.feature.is_float:
+        if not self.feature.shape:
             self.missing += int((~known).sum())
         self.moments.merge(Moments.of(flat[known]))
         self.sample.add(spread[known], flat[known])
@@ -111,7 +116,8 @@ class ColumnStatistics:
         if pc.max(pc.binary_length(texts)).as_py() > _MAX_WORD_BYTES:
             self.distinct = self.vocabulary = None
             return
-        self.distinct.add(hashes_of(texts.to_pylist()))
+        known = (text for text in texts.to_pylist() if text or self.feature.shape)
+        self.distinct.add(hashes_of(list(known)))
         if self.vocabulary is not None:
             words = [text.decode("utf-8", "replace") for text in texts.to_pylist()]
             self.vocabulary.add(dict(zip(words, counts.to_pylist(), strict=True)))

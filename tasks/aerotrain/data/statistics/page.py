@@ -285,8 +285,9 @@ def _bars(columns: Sequence[Column]) -> str:
 
 
 def _names_of(column: Column) -> dict[str, str]:
-    """The words whose numbers the column holds, by the numbers."""
-    return {f"{number}": name for number, name in enumerate(column.get("names", ()))}
+    """The words whose numbers the column holds, by the numbers, and one for what is missing."""
+    names = {f"{number}": name for number, name in enumerate(column.get("names", ()))}
+    return {"" if column.get("dtype") == "string" else "nan": "(missing)", **names}
 
 
 def _number_of_distinct(number: int) -> str:
