@@ -1,7 +1,6 @@
 // The goodput of a run: its wall time by purpose.
 
 import { byId, each, make, setText } from "./elements.js";
-import { describe } from "./tooltip.js";
 import { counted, duration, percent } from "./words.js";
 
 const USEFUL = "useful training";
@@ -33,8 +32,6 @@ export class GoodputOfRun {
     this.bar = make("div", { class: "stack", role: "img" });
     this.list = make("ul", { class: "legend" });
     byId("goodput-run").append(this.sentence, this.bar, this.list);
-    this.lines = new WeakMap();
-    describe(this.bar, (element) => this.lines.get(element) ?? null);
   }
 
   show(goodput) {
@@ -47,7 +44,6 @@ export class GoodputOfRun {
     each(this.bar, parts, () => make("i"), (element, part) => {
       element.className = part.style;
       element.style.flexGrow = part.share;
-      this.lines.set(element, [lineOf(part)]);
     });
     each(this.list, parts, () => make("li", {}, make("i"), make("span")), (item, part) => {
       item.firstElementChild.className = `swatch ${part.style}`;
