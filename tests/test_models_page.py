@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -117,6 +118,7 @@ def test_a_pipeline_has_its_versions_with_metrics_card_and_what_they_were_made_o
         "<td>runs/manual__1/train</td>",
     ):
         assert shown in served
+    assert re.search(r'<time datetime="[^"]+\+00:00">[-0-9]+ [:0-9]+ UTC</time>', served)
     assert "&lt;b&gt;first&lt;/b&gt;" in page
     assert "<i>" not in page
     assert "<form" not in page
