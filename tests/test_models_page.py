@@ -125,6 +125,17 @@ def test_a_pipeline_has_its_versions_with_metrics_card_and_what_they_were_made_o
     assert viewer.get("/models/other").status_code == 403
 
 
+def test_a_pipeline_without_a_version_has_nothing_to_promote(sign_in: SignIn, store: Store) -> None:
+    for number in (1, 2, 3):
+        store.delete(f"serving/{number}/manifest.json")
+    user = sign_in("USER")
+    page = user.get("/models/own").text
+    assert "No version is exported yet." in page
+    assert "<form" not in page
+    assert "<table" not in page
+    assert "No pipeline that you may see has exported a version yet." in user.get("/models").text
+
+
 def test_a_version_is_promoted_and_rolled_back_with_a_reason_and_the_user(
     sign_in: SignIn, store: Store
 ) -> None:
