@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.store.errors import FULL
-from aerotrain.supervisor.processes import send
+from aerotrain.supervisor.processes import is_alive, send
 from devtools.dag_run import run_once
 from devtools.environment import BUCKET, HOST, PORT, base_url
-from devtools.home import USER, Home, Secrets, held, holder, wait_until_free
+from devtools.home import USER, Home, Secrets, held, holder
 from devtools.stack import check_project, end_marked, model_server, running_stack
 
 #: Exit codes.
@@ -29,6 +29,9 @@ _PORTS = 65535
 
 #: What the background process of ``up`` reports once its Airflow is up.
 _READY = "ready"
+
+#: Seconds between two checks whether the background process has ended.
+_END_EVERY = 0.05
 
 #: How a line begins that names a phase of a start.
 _PHASE = "  "
@@ -268,7 +271,8 @@ def _down(home: Home) -> int:
     if other is not None:
         send([other.pid], signal.SIGTERM)
         _show_restarts(home)
-        wait_until_free(home)
+        while is_alive(other.pid):
+            time.sleep(_END_EVERY)
     left = end_marked(home.root)
     _say("Airflow is stopped." if other is not None or left else "Airflow was not running.")
     return _OK

@@ -47,7 +47,8 @@ def run_once(stack: Stack, home: Home, dag: str, conf: Mapping[str, Any], begin:
     """
     api = stack.api
     with _failed_unless_ended(api, dag, api.trigger(dag, conf)) as run:
-        print(f"{dag} was triggered after {time.monotonic() - begin:.1f} s", flush=True)
+        triggered = time.monotonic()
+        print(f"{dag} was triggered after {triggered - begin:.1f} s", flush=True)
         state = _follow(stack, home, dag, run)
     if state != "success":
         print(later_addresses(_why_failed(api, dag, run), api.url))
@@ -55,7 +56,8 @@ def run_once(stack: Stack, home: Home, dag: str, conf: Mapping[str, Any], begin:
             f"{dag} failed, and this Airflow is stopped. {how_to_look(home, dag, run)}", flush=True
         )
         return False
-    print(f"\n{dag} succeeded in {time.monotonic() - begin:.0f} s (run {run})")
+    took = time.monotonic() - triggered
+    print(f"\n{dag} succeeded in {took:.0f} s (run {run}), {took + triggered - begin:.0f} s in all")
     print(report(api, stack.s3, home, dag, run), flush=True)
     return True
 
@@ -119,7 +121,7 @@ class _Display:
         self._tasks = tasks
         self._shown: dict[str, str] = {}
         self._read: dict[str, str | None] = {}  # until where, the log of a task instance
-        self._progress: Progress | None = None
+        self._progress: dict[str, Progress] = {}  # by task, that is not shown yet
         self._line_due = 0.0
 
     def show(self, instances: Sequence[Mapping[str, Any]]) -> None:
@@ -131,19 +133,22 @@ class _Display:
                 print(f"{state} ({seconds:.1f} s)" if ended else state, flush=True)
         self._read_progress(instances)
         if self._progress and time.monotonic() >= self._line_due:
-            print(f"train {self._progress}", flush=True)
-            self._progress = None
+            for task, progress in self._progress.items():
+                print(f"{task} {progress}", flush=True)
+            self._progress = {}
             self._line_due = time.monotonic() + _LINE_EVERY
 
     def _read_progress(self, instances: Sequence[Mapping[str, Any]]) -> None:
         """Read what tasks that run have logged since the last call."""
-        for instance in instances:
-            if instance["state"] == "running" and instance["map_index"] < 0:
-                key = f"{instance['id']} {instance['try_number']}"
-                events, self._read[key] = self._api.log(instance, self._read.get(key))
-                for event in events:
-                    found = Progress.parse(str(event.get("event", "")))
-                    self._progress = found or self._progress
+        unmapped = [each for each in instances if each["map_index"] < 0]
+        running = {each["task_id"]: each for each in unmapped if each["state"] == "running"}
+        self._progress = {task: each for task, each in self._progress.items() if task in running}
+        for task, instance in running.items():
+            key = f"{instance['id']} {instance['try_number']}"
+            events, self._read[key] = self._api.log(instance, self._read.get(key))
+            for event in events:
+                if found := Progress.parse(str(event.get("event", ""))):
+                    self._progress[task] = found
 
 
 def in_order(tasks: Mapping[str, Sequence[str]]) -> list[str]:

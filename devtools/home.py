@@ -191,12 +191,6 @@ def holder(home: Home) -> Holder | None:
     return None
 
 
-def wait_until_free(home: Home) -> None:
-    """Return once no process holds the home."""
-    with _lock_file(home).open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-
-
 def _lock_file(home: Home) -> Path:
     path = home.root / "lock"
     path.touch(mode=0o600)

@@ -1,6 +1,7 @@
 """The results of a run: copied to this disk, and reported at its end."""
 
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
@@ -39,7 +40,8 @@ def report(api: AirflowApi, s3: S3Server, home: Home, dag: str, run: str) -> str
             )
         lines.append(f"statistics      {home.statistics}")
     if _keep_event_files(dag, run, s3, home.tensorboard):
-        lines.append(f"TensorBoard     tensorboard --logdir {quote(str(home.tensorboard))}")
+        program = f"{sys.prefix}/bin/tensorboard".removeprefix(f"{Path.cwd()}/")
+        lines.append(f"TensorBoard     {program} --logdir {quote(str(home.tensorboard))}")
     if exported := api.result(dag, run, "export"):
         _keep_model(exported, s3, home.model)
         lines += [f"exported as     {exported}", *how_to_use(dag, home)]

@@ -105,6 +105,27 @@ def test_steps_that_two_workers_have_run_count_once() -> None:
     assert found.goodput == pytest.approx((calm.goodput or 0) - 10 / 90)
 
 
+#: All of it is done again, and it saves while it is restarted.
+SHORT = [
+    entry(EventType.START, 0),
+    entry(EventType.RESTORE, 1.04, step=0),
+    entry(EventType.TRAIN, 2.26, step=10, seconds=1.22),
+    entry(EventType.DETECT, 2.26, replica="chief"),
+    entry(EventType.SAVE_STALL, 3.3, step=10, seconds=1.04),
+    entry(EventType.RESTORE, 3.3, step=0),
+    entry(EventType.TRAIN, 4.04, step=10, seconds=0.74),
+    entry(EventType.END, 4.04),
+]
+
+
+@pytest.mark.parametrize("events", [CALM, KILLED, COMPILED, SHORT])
+def test_what_counts_and_what_was_lost_are_all_of_the_time(events: list[Event]) -> None:
+    found = goodput_of(events).to_dict()
+    seconds = [found["goodput"] * found["wall_seconds"], *found["lost_seconds"].values()]
+    assert min(seconds) >= 0
+    assert sum(seconds) == pytest.approx(found["wall_seconds"], abs=0.01)
+
+
 @pytest.mark.parametrize(("stop", "other"), [(0, 0), (20, 20)])
 def test_a_varying_pace_does_not_lower_the_goodput_and_a_stop_does(
     stop: float, other: float

@@ -26,7 +26,7 @@ from devtools import __main__ as devtools
 from devtools.airflow_api import AirflowApi
 from devtools.dag_run import how_to_look, in_order, later_addresses, run_once, state_of
 from devtools.environment import DATABASE, MARK, SERVER, base_url, component_environment
-from devtools.home import Home, Secrets, held
+from devtools.home import Home, Secrets, held, holder
 from devtools.report import how_to_use
 from devtools.stack import Stack, end_marked
 from support.listening import listening
@@ -184,7 +184,10 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
     run, _ = start("run", "--dag", "small").communicate()
     assert "already running" in run
 
+    server = holder(home)
     down, _ = start("down").communicate()
+    assert server is not None
+    assert not is_alive(server.pid)
     assert "scheduler ended with SIGKILL" in down
     assert down.endswith("Airflow is stopped.\n")
     assert processes_of(project) == []

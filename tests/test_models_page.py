@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -117,10 +118,22 @@ def test_a_pipeline_has_its_versions_with_metrics_card_and_what_they_were_made_o
         "<td>runs/manual__1/train</td>",
     ):
         assert shown in served
+    assert re.search(r'<time datetime="[^"]+\+00:00">[-0-9]+ [:0-9]+ UTC</time>', served)
     assert "&lt;b&gt;first&lt;/b&gt;" in page
     assert "<i>" not in page
     assert "<form" not in page
     assert viewer.get("/models/other").status_code == 403
+
+
+def test_a_pipeline_without_a_version_has_nothing_to_promote(sign_in: SignIn, store: Store) -> None:
+    for number in (1, 2, 3):
+        store.delete(f"serving/{number}/manifest.json")
+    user = sign_in("USER")
+    page = user.get("/models/own").text
+    assert "No version is exported yet." in page
+    assert "<form" not in page
+    assert "<table" not in page
+    assert "No pipeline that you may see has exported a version yet." in user.get("/models").text
 
 
 def test_a_version_is_promoted_and_rolled_back_with_a_reason_and_the_user(

@@ -222,13 +222,13 @@ def evaluated(store, run, value, **others):
     return model
 
 
-def export(store, run, model, number):
+def export(store, run, model, number, task="export"):
     version = f"{store.url}/serving/{number}"
     files = {"saved_model.pb": StoredFile(bytes=1, sha256="")}
     manifest = Manifest(files=files, about={"model": model}).to_json().encode()
     store.put(f"serving/{number}/manifest.json", manifest)
     result = Result(attempt="1", value=version).to_json().encode()
-    store.put(f"runs/{run}/export/result.json", result)
+    store.put(f"runs/{run}/{task}/result.json", result)
     return version
 
 
@@ -253,6 +253,18 @@ def test_the_outcome_of_a_training_is_its_evaluation_against_what_was_served(sto
     assert (outcome["version"], outcome["served"]) == (4, True), "the newest, as none is promoted"
     promote(store.child("serving"), 3, by="somebody")
     assert training_of(store)["outcome"]["served"] is False
+
+
+def test_each_training_of_a_mapped_task_has_the_version_of_its_own_mapped_export(store):
+    for number in (0, 1):
+        task = f"train/{number}"
+        log(store, chief(EventType.END, 990.0, step=300), task=f"runs/two/{task}")
+        store.put(f"runs/two/{task}/progress.jsonl", store.get("runs/one/train/progress.jsonl"))
+        model = f"{store.url}/runs/two/{task}/model.json"
+        export(store, "two", model, number + 4, task=f"export/{number}")
+    trainings = run_data(store, "flats", "two", NOW)["trainings"]
+    found = [(each["outcome"]["version"], each["outcome"]["served"]) for each in trainings]
+    assert found == [(4, False), (5, True)]
 
 
 def test_a_refused_model_has_the_reasons_and_what_the_gate_has_compared(store):

@@ -49,6 +49,8 @@ _Stretch = tuple[int, int, float]
 class Goodput:
     """The seconds of a run by purpose. ``goodput`` is None if there was no training.
 
+    Those of ``goodput`` and what was ``lost`` by cause are all of the ``wall`` time.
+
     ``queued`` is the time until the chief's first process started, as for quota, a node or an
     image. It is a part of what the start-up took.
     """
@@ -64,9 +66,9 @@ class Goodput:
     def to_dict(self) -> dict[str, Any]:
         """All fields, as JSON values."""
         return {
-            "wall_seconds": round(self.wall, 1),
+            "wall_seconds": round(self.wall, 3),
             "goodput": None if self.goodput is None else round(self.goodput, 4),
-            "lost_seconds": {cause: round(seconds, 1) for cause, seconds in self.lost.items()},
+            "lost_seconds": {cause: round(seconds, 3) for cause, seconds in self.lost.items()},
             "steps": self.steps,
             "steps_twice": self.steps_twice,
             "restarts": self.restarts,
@@ -111,13 +113,16 @@ def goodput_of(events: Sequence[Event]) -> Goodput:
     moved = min(wall, (done - first - repeated) * pace)
     # Of a start, the time of its steps counts as training.
     took = [max(0.0, each.end - each.begin - each.steps * pace) for each in starts] or [0.0]
-    lost = {
+    causes = {
         "start-up": took[0],
         "recovery": sum(took[1:]),
         "save stall": sum(each.seconds for each in events if each.event is EventType.SAVE_STALL),
         "rework": twice * pace,
+        "other": wall,
     }
-    lost["other"] = max(0.0, wall - moved - sum(lost.values()))
+    lost: dict[str, float] = {}
+    for cause, seconds in causes.items():  # a second counts once, also where causes overlap
+        lost[cause] = min(seconds, max(0.0, wall - moved - sum(lost.values())))
     return Goodput(
         wall=wall,
         goodput=moved / wall if wall else None,

@@ -20,7 +20,7 @@ from aerotrain.contract.curves import Curves
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.gate import SERVING
 from aerotrain.data.dataset import Dataset, as_numbers
-from aerotrain.serving.alias import Alias, alias_of
+from aerotrain.serving.alias import Alias, alias_of, served_number
 from aerotrain.serving.versions import claim_key, complete_versions
 from aerotrain.store import MANIFEST, MissingError, Store, fetch, open_store
 from aerotrain.store.manifest import each_of
@@ -229,9 +229,8 @@ class Pipeline:
 
     def versions(self) -> list[Version]:
         """All exported versions of the model, the highest number first."""
-        versions, alias = self.store.child(layout.VERSIONS), self.alias()
-        complete = complete_versions(versions)
-        served = max(complete, default=None) if alias is None else alias.version
+        versions = self.store.child(layout.VERSIONS)
+        complete, served = complete_versions(versions), served_number(versions)
         return [
             Version(versions.child(f"{n}"), f"{n}", _time(each.modified), self, n == served)
             for n, each in reversed(complete.items())

@@ -5,7 +5,7 @@ of an export. All are JSON values for ``static/outcome.js``.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,21 +18,25 @@ from aerotrain.store.manifest import Manifest
 Document = Mapping[str, Any]
 
 
-def outcome_of(
-    store: Store, model: str, evaluations: Iterable[Document], results: Iterable[Any]
-) -> dict[str, Any]:
-    """What has become of the trained model at the URL ``model``, in the store of its pipeline.
+def outcomes_of(
+    store: Store, evaluations: Sequence[Document], results: Iterable[Any]
+) -> Callable[[str], dict[str, Any]]:
+    """What has become of a trained model, by its URL, in the store of its pipeline.
 
     ``evaluations`` are what ``evaluate`` has written, with the address of the card, and ``results``
-    what the tasks of the run have returned.
+    what the tasks of the run have returned. Of several of a model, the first one counts.
     """
-    own = (_shown(store, each) for each in evaluations if _model_of(each) == model)
-    version = next((n for n in _versions(store, results) if _made_of(store, n) == model), None)
-    return {
-        "evaluation": next(own, None),
-        "version": version,
-        "served": version is not None and version == served_number(store.child(VERSIONS)),
-    }
+    evaluated = {_model_of(each): each for each in reversed(evaluations)}
+    versions = {_made_of(store, each): each for each in reversed(_versions(store, results))}
+    served = served_number(store.child(VERSIONS)) if versions else None
+
+    def outcome(model: str) -> dict[str, Any]:
+        shown = _shown(store, evaluated[model]) if model in evaluated else None
+        version = versions.get(model)
+        is_served = version is not None and version == served
+        return {"evaluation": shown, "version": version, "served": is_served}
+
+    return outcome
 
 
 def _model_of(document: Document) -> Any:

@@ -38,7 +38,7 @@ from aerotrain.contract.status import GONE_AFTER, ReplicaStatus
 from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
 from aerotrain_airflow.goodput import goodput_of, merged
-from aerotrain_airflow.run_page.outcome import outcome_of
+from aerotrain_airflow.run_page.outcome import outcomes_of
 from aerotrain_airflow.run_page.timeline import (
     failure_of,
     lanes_of,
@@ -82,7 +82,7 @@ def run_data(
         if METRICS in objects:
             document = json.loads(_content(run, objects, METRICS) or b"{}")
             evaluations.append({**document, "card": f"{address}/{CARD}"})
-        if not task.rpartition("/")[2].isdecimal():  # partitions are many, and return no version
+        if ".partition/" not in task:  # they are many, and return no version
             results.append(_result(store, run, objects, reused))
         if CARD in objects:
             links.append({"title": f"Model card ({task})", "href": f"{address}/{CARD}"})
@@ -102,8 +102,9 @@ def run_data(
         if RUN_LOG in objects:
             links.append({"title": f"Event log ({task})", "href": f"{address}/{RUN_LOG}"})
         links.append(_tensorboard(task, f"{output}/{TENSORBOARD}"))
+    outcome = outcomes_of(store, evaluations, results)
     for each in trainings:
-        each["outcome"] = outcome_of(store, each["model"], evaluations, results)
+        each["outcome"] = outcome(each["model"])
     links.append({"title": "Output", "text": f"{run.url}/"})
     return {
         "version": 1,

@@ -245,7 +245,7 @@ def _sources(found: Mapping[str, Any]) -> str:
     baseline = found["baseline"]
     rows = {**found["candidate"], "baseline": baseline["url"] if baseline else "none"}
     cells = ([isolated(name, 60), isolated(str(value), 2000)] for name, value in rows.items())
-    return f"<h2>Made of</h2>{table(cells, kind='source')}"
+    return f"<h2>Made of</h2>{table(cells, kind='text')}"
 
 
 def _number(value: float) -> str:

@@ -13,7 +13,8 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1c2733; --quiet: #5b6b7b; --line: #dde4ea;
-        --ground: #fff; --now: #3b7ea1; --before: #c25e00; --warn: #b3261e; --soft: #f3f6f8; }
+        --ground: #fff; --now: #3b7ea1; --before: #c25e00; --warn: #b3261e; --soft: #f3f6f8;
+        --shadow: color-mix(in srgb, var(--text) 40%, transparent); }
 @media (prefers-color-scheme: dark) {
   :root { --text: #e3e9ee; --quiet: #9aa9b6; --line: #313c46; --ground: #14191e; --now: #4f9cc4;
           --before: #ffb066; --warn: #ff8a80; --soft: #1d252c; } }
@@ -32,10 +33,10 @@ section h2 { margin: 0; } section > .wide { grid-column: 1 / -1; }
 .warn { color: var(--warn); font-weight: 600; } .verdict { margin: .35rem 0 0; font-size: 13px; }
 /* A table that is wider than its box scrolls in it; shadows at its ends show where it goes on. */
 .table { overflow-x: auto; margin: 0 0 1.5rem; background:
-  linear-gradient(to right, var(--ground) 40%, transparent) left / 3rem 100% no-repeat local,
-  linear-gradient(to left, var(--ground) 40%, transparent) right / 3rem 100% no-repeat local,
-  linear-gradient(to right, var(--line), transparent) left / 1rem 100% no-repeat,
-  linear-gradient(to left, var(--line), transparent) right / 1rem 100% no-repeat; }
+  linear-gradient(to right, var(--ground) 40%, transparent) left / 2rem 100% no-repeat local,
+  linear-gradient(to left, var(--ground) 40%, transparent) right / 2rem 100% no-repeat local,
+  linear-gradient(to right, var(--shadow), transparent) left / .7rem 100% no-repeat,
+  linear-gradient(to left, var(--shadow), transparent) right / .7rem 100% no-repeat; }
 td { vertical-align: top; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .table table { overflow-wrap: normal; }

@@ -10,7 +10,6 @@ const AXIS_WIDTH = 60;
 const AXIS_HEIGHT = 28;
 const HALF_LABEL = 34; // of the x axis, as "23 h 59 min", beyond its last tick
 const FONT = "11px system-ui, sans-serif";
-const DASH = [6, 4];
 
 /** Values between 0 and 1. */
 const SHARES = ["input_wait", "communication"];
@@ -65,7 +64,7 @@ function lookOf(colours) {
 }
 
 function seriesOf({ part, bound, epochs }, { colours }) {
-  const stroke = () => colours[part === "validation" ? part : "train"];
+  const stroke = () => colours[part];
   // A metric may be missing in an epoch: validation may be every fifth, for example.
   const spanGaps = Boolean(epochs);
   // The band alone does not show an extreme of a single point.
@@ -74,7 +73,6 @@ function seriesOf({ part, bound, epochs }, { colours }) {
     stroke,
     spanGaps,
     width: 1.5,
-    dash: part === "mean" ? DASH : undefined,
     points: { size: epochs ? 5 : 3, fill: stroke },
   };
 }

@@ -2,8 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { byId, make, setText } from "./elements.js";
-import { Legend } from "./legend.js";
-import { itemsOfMarks, readMarkColours } from "./marks.js";
+import { readMarkColours, showLegendOfMarks } from "./marks.js";
 import { chartsOf, extent, startOf } from "./series.js";
 import { colour } from "./frame.js";
 import { count, duration } from "./words.js";
@@ -11,18 +10,15 @@ import { count, duration } from "./words.js";
 const COLOURS = ["text", "quiet", "line", "train", "validation", "band", "band-validation"];
 
 export class Curves {
-  /** `zoomed` is called with the shown range, in seconds since 1970, or null for all or an axis of steps;
-      `marksChosen` after other kinds of marks have been hidden. */
-  constructor(zoomed, marksChosen) {
+  /** `zoomed` is called with the shown range, in seconds since 1970, or null for all or an axis of steps. */
+  constructor(zoomed) {
     this.zoomed = zoomed;
-    this.marksChosen = marksChosen;
     this.axis = "step";
     this.zoomRange = null;
     this.range = { min: 0, max: 1 };
     this.charts = [];
     this.colours = {};
     this.places = [];
-    this.legend = new Legend(byId("marks-legend"), () => this.redrawMarks());
     this.addControls();
     this.readColours();
   }
@@ -34,16 +30,9 @@ export class Curves {
       const input = make("input", { type: "radio", name: "axis", value: axis, checked, onchange });
       return make("label", {}, input, axis === "step" ? "steps" : "time");
     });
-    this.all = make("button", {
-      type: "button",
-      text: "Show everything",
-      disabled: true,
-      onclick: () => this.zoom(null),
-    });
     this.position = make("output", { class: "position" });
     byId("curves-controls").append(
       make("fieldset", {}, make("legend", { text: "Over" }), ...labels),
-      this.all,
       this.position,
     );
   }
@@ -52,7 +41,7 @@ export class Curves {
   show(training) {
     this.training = training;
     this.start = startOf(training);
-    this.legend.show(itemsOfMarks(training.marks));
+    showLegendOfMarks(training.marks);
     this.draw();
   }
 
@@ -74,18 +63,7 @@ export class Curves {
 
   placesOfMarks() {
     const place = ({ step, at }) => (this.axis === "step" ? step : at - this.start);
-    return this.visible(this.training.marks).map((mark) => [mark, place(mark)]);
-  }
-
-  /** The marks of the kinds that are not hidden. */
-  visible(marks) {
-    return marks.filter(({ kind }) => !this.legend.hidden.has(kind));
-  }
-
-  redrawMarks() {
-    this.places = this.placesOfMarks();
-    this.redraw();
-    this.marksChosen();
+    return this.training.marks.map((mark) => [mark, place(mark)]);
   }
 
   chooseAxis(axis) {
@@ -99,7 +77,6 @@ export class Curves {
   zoom(range) {
     this.zoomRange = range;
     this.range = range ?? this.extent;
-    this.all.disabled = range === null;
     for (const chart of this.charts) chart.rescale();
     const inTime = this.axis === "time" && range !== null;
     this.zoomed(inTime ? { from: this.start + range.min, to: this.start + range.max } : null);

@@ -50,17 +50,21 @@ export function colour(name) {
 
 const LEAST_ROOM = 240; // in pixels, in which the page can be read
 
-/** Use the visible part of the frame alone: on a narrow screen, Airflow's frame is wider than that. Where
-    it is too narrow, only the link to the page's own address is shown. */
+/** Use the visible part of the frame alone: on a narrow screen, Airflow's frame is wider than that, and
+    scrolled with the tabs. Where it is too narrow, only the link to the page's own address is shown. */
 export function fitToScreen() {
   const frame = rootAround() && window.frameElement;
   if (!frame) return;
   const fit = () => {
-    const room = window.parent.innerWidth - frame.getBoundingClientRect().left;
-    document.body.style.maxWidth = room < frame.clientWidth ? `${room}px` : "";
-    document.body.classList.toggle("cut", room < LEAST_ROOM);
+    const around = [];
+    for (let each = frame; each; each = each.parentElement) around.push(each.getBoundingClientRect().left);
+    const hidden = Math.max(...around) - around[0];
+    const room = window.parent.innerWidth - Math.max(...around);
+    Object.assign(document.body.style, { marginLeft: `${hidden}px`, maxWidth: `${room}px` });
+    document.body.classList.toggle("cut", Math.min(room, frame.clientWidth - hidden) < LEAST_ROOM);
   };
   window.parent.addEventListener("resize", fit);
+  window.parent.addEventListener("scroll", fit, { capture: true, passive: true });
   addEventListener("resize", fit);
   fit();
 }

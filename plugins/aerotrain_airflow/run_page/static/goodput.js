@@ -1,25 +1,30 @@
 // The goodput of a run: its wall time by purpose.
 
 import { byId, each, make, setText } from "./elements.js";
-import { describe } from "./tooltip.js";
 import { counted, duration, percent } from "./words.js";
 
 const USEFUL = "useful training";
 const CAUSES = ["start-up", "recovery", "save stall", "rework", "other"];
 
-/** The parts of a run's wall time, {name, style, seconds, share}: useful training, then what was lost. */
+/** The parts of a run's wall time, {name, style, seconds, share}: useful training, then what was lost. Their
+    ends are rounded to a tenth of a per cent, so that the shares add up to all of it. */
 function partsOf({ goodput, wall_seconds: wall, lost_seconds: lost }) {
-  const share = (seconds) => (wall ? seconds / wall : 0);
-  const part = (name, style, seconds) => ({ name, style, seconds, share: share(seconds) });
+  let end = 0;
+  const thousandths = () => (wall ? Math.round((1000 * end) / wall) : 0);
+  const part = (name, style, seconds) => {
+    const begin = thousandths();
+    end += seconds;
+    return { name, style, seconds, share: (thousandths() - begin) / 1000 };
+  };
   const causes = Object.entries(lost).filter(([, seconds]) => seconds > 0);
   const style = (cause) =>
     `lost-${CAUSES.includes(cause) ? CAUSES.indexOf(cause) : CAUSES.length - 1}`;
-  const lostParts = causes.map(([cause, seconds]) => part(cause, style(cause), seconds));
-  return [part(USEFUL, "useful", goodput * wall), ...lostParts];
+  const useful = part(USEFUL, "useful", goodput * wall);
+  return [useful, ...causes.map(([cause, seconds]) => part(cause, style(cause), seconds))];
 }
 
 const lineOf = ({ name, seconds, share }) =>
-  `${name}: ${duration(seconds)} (${percent(share)})`;
+  `${name}: ${duration(seconds)} (${(100 * share).toFixed(1)} %)`;
 
 export class GoodputOfRun {
   constructor() {
@@ -27,8 +32,6 @@ export class GoodputOfRun {
     this.bar = make("div", { class: "stack", role: "img" });
     this.list = make("ul", { class: "legend" });
     byId("goodput-run").append(this.sentence, this.bar, this.list);
-    this.lines = new WeakMap();
-    describe(this.bar, (element) => this.lines.get(element) ?? null);
   }
 
   show(goodput) {
@@ -41,7 +44,6 @@ export class GoodputOfRun {
     each(this.bar, parts, () => make("i"), (element, part) => {
       element.className = part.style;
       element.style.flexGrow = part.share;
-      this.lines.set(element, [lineOf(part)]);
     });
     each(this.list, parts, () => make("li", {}, make("i"), make("span")), (item, part) => {
       item.firstElementChild.className = `swatch ${part.style}`;

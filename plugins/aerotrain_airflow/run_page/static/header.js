@@ -3,7 +3,8 @@
 import { addressOfFile, names } from "./data.js";
 import { byId, each, make, setText } from "./elements.js";
 import { outcomeOf } from "./outcome.js";
-import { clock } from "./words.js";
+import { stateOf } from "./progress.js";
+import { clock, timeZone } from "./words.js";
 
 export class Header {
   /** `choose` is called with the task of the training that the user wants to see. */
@@ -13,6 +14,7 @@ export class Header {
     document.title = `${names.dag}: ${names.run}`;
     if (window.parent !== window)
       byId("own-page").replaceChildren(make("a", { href: location.href, text: "Open on its own page" }));
+    byId("status").title = byId("progress").title = timeZone;
     this.shownAt = null;
   }
 
@@ -24,6 +26,8 @@ export class Header {
     byId("card").hidden = outcome.card === null;
     if (outcome.card !== null) byId("card").href = addressOfFile(outcome.card);
     this.setStatus(`, as of ${clock(now)}`, false);
+    const ended = chosen && !chosen.running; // of one that runs, the first line has it
+    setText(byId("progress"), ended ? `${chosen.task} ${stateOf(chosen, now)}` : "");
     byId("trainings").hidden = trainings.length < 2;
     each(byId("trainings"), trainings, () => this.training(), (label, training) => {
       const [radio, name, text] = label.children;

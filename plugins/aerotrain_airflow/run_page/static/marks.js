@@ -1,5 +1,6 @@
 // What happened at one moment of a training: how it is drawn and described.
 
+import { byId, each, make } from "./elements.js";
 import { colour } from "./frame.js";
 import { clock, count, duration } from "./words.js";
 
@@ -16,15 +17,13 @@ const SHORT_PIXELS = 8;
 
 const classOf = (kind) => (kind in DASHES ? kind : "end");
 
-/** The items of a legend: each kind with its number. */
-export function itemsOfMarks(marks) {
+/** Show each kind of mark with its number. */
+export function showLegendOfMarks(marks) {
   const kinds = new Map();
   for (const { kind } of marks) kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
-  return [...kinds].map(([kind, amount]) => ({
-    key: kind,
-    name: `${kind} (${count(amount)})`,
-    style: `mark ${classOf(kind)}`,
-  }));
+  each(byId("marks-legend"), [...kinds], () => make("li"), (item, [kind, amount]) => {
+    item.replaceChildren(make("i", { class: `mark ${classOf(kind)}` }), `${kind} (${count(amount)})`);
+  });
 }
 
 /** Draw marks as vertical lines of a chart: `places` are pairs of a mark and its x. */

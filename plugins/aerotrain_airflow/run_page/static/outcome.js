@@ -1,6 +1,6 @@
 // The first line of the page: what has come of a training, or why the run has failed, in one sentence.
 
-import { partsOfRunning } from "./progress.js";
+import { stateOf } from "./progress.js";
 import { number, title } from "./words.js";
 
 const MOST_TASKS = 3;
@@ -30,13 +30,14 @@ function measured({ metric, value, interval, compared }) {
 
 function withoutEvaluation(training, { active, now }) {
   if (!training) return active ? "No task has begun a training so far" : "This run has no training";
-  if (training.running) return `Not evaluated so far: ${partsOfRunning(training, now).join(", ")}`;
+  if (training.running) return `Not evaluated so far: ${stateOf(training, now)}`;
+  if (active && training.failure) return `The last attempt has failed: ${training.failure}`;
   return active ? "Not evaluated so far" : "Not evaluated: no task of this run has measured this model";
 }
 
-/** The reason of the first task that has failed, as its log says it. */
+/** The reason of the training, or of the first task that has failed, as its log says it. */
 function failureOf({ failed_tasks: tasks, reasons }, training) {
-  const reason = reasons[0] ?? training?.failure;
+  const reason = training?.failure || reasons[0];
   if (reason) return reason.split("\n")[0];
   const where = tasks.slice(0, MOST_TASKS).join(", ");
   return `The run has failed${where ? ` in ${where}: the log of the task says why` : ""}`;

@@ -1,39 +1,23 @@
-// How far each training of the run is, or was when it ended.
+// How far a training is, or was when it ended, in words.
 
-import { byId, each, make, setText } from "./elements.js";
 import { lastStep, startOf, timeLeft } from "./series.js";
 import { count, counted, duration, moment, percent } from "./words.js";
 
-export class Progress {
-  show({ trainings, now }) {
-    each(byId("progress-lines"), trainings, newLine, (line, training) => {
-      const [name, state, failure] = line.children;
-      setText(name, training.task);
-      setText(state, stateOf(training, now));
-      setText(failure, training.failure ? `failed: ${training.failure}` : "");
-    });
-  }
-}
-
-const newLine = () => make("p", {}, make("bdi"), " ", make("span"), " ", make("b", { class: "warn" }));
-
-/** The state of a training in words. */
-function stateOf(training, now) {
+/** The state of a training: "ended 2026-11-26 22:28:01 at step 160 of 160 (100 %), after 15 s, 1 restart". */
+export function stateOf(training, now) {
   const { reused_from: earlier } = training;
   if (earlier) return `not trained: the inputs are those of the run ${earlier}, whose result this is`;
-  if (startOf(training) === null && !training.running) return "not started";
+  if (startOf(training) === null) return training.running ? "training starts" : "not started";
   const parts = training.running ? partsOfRunning(training, now) : partsOfEnded(training);
   const restarts = restartsOf(training);
   return (restarts ? [...parts, counted(restarts, "restart")] : parts).join(", ");
 }
 
-export function partsOfRunning(training, now) {
-  const start = startOf(training);
-  if (start === null) return ["training starts"];
+function partsOfRunning(training, now) {
   const left = timeLeft(training);
   const parts = [lastStep(training) ? progressOf(training) : "before its first step"];
   if (left !== null) parts.push(`${duration(left)} left`);
-  return [...parts, `running for ${duration(now - start)}`];
+  return [...parts, `running for ${duration(now - startOf(training))}`];
 }
 
 function partsOfEnded(training) {

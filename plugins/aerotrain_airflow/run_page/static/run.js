@@ -7,22 +7,17 @@ import { showFiles } from "./files.js";
 import { fitToScreen, followTheme, openLinksInTabs } from "./frame.js";
 import { GoodputOfRun } from "./goodput.js";
 import { Header } from "./header.js";
-import { Progress } from "./progress.js";
 import { Replicas } from "./replicas.js";
 import { startOf } from "./series.js";
 import { StepTimes } from "./step_times.js";
 import { Timeline } from "./timeline.js";
 
-const curves = new Curves(
-  (range) => timeline.zoom(range),
-  () => timeline.draw(),
-);
-const timeline = new Timeline((marks) => curves.visible(marks));
+const curves = new Curves((range) => timeline.zoom(range));
+const timeline = new Timeline();
 const goodput = new GoodputOfRun();
 const replicas = new Replicas();
 const stepTimes = new StepTimes();
 const header = new Header(choose);
-const progress = new Progress();
 
 const curvesChanged = changes();
 
@@ -39,7 +34,6 @@ function show(received) {
   const { curves: during, epochs, evaluations } = training;
   if (curvesChanged([training.task, during, epochs, evaluations, training.marks]))
     curves.show(training);
-  progress.show(data);
   timeline.show(training, data.now);
   goodput.show(training.goodput);
   replicas.show(training.replicas, data.now);
@@ -56,7 +50,6 @@ function showEmpty(training) {
   const trained = Boolean(training && (training.curves.at.length || training.epochs.at.length));
   byId("curves").hidden = !trained;
   byId("timeline").hidden = !training?.lanes.length;
-  byId("progress").hidden = !training;
   byId("goodput").hidden = !training;
   byId("replicas").hidden = !training?.replicas.length;
   byId("empty").hidden = trained || !training;

@@ -69,8 +69,8 @@ export function timeLeft(training) {
 }
 
 /** The charts of a training. Each is {name, lines}; a line is {label, part, x, values}, where part is
-    "train", "validation" or "mean" (of an epoch). Of points that stand for several, two more lines have
-    the extremes, with "min" and "max" as their bound. */
+    "train" or "validation". Of points that stand for several, two more lines have the extremes, with "min"
+    and "max" as their bound. */
 export function chartsOf(axis, training) {
   const charts = new Map();
   const start = startOf(training);
@@ -92,10 +92,9 @@ export function chartsOf(axis, training) {
   )) {
     const validation = name.startsWith(VALIDATION);
     const metric = validation ? name.slice(VALIDATION.length) : name;
-    const again = !validation && curves.values.has(metric);
-    const label = again ? `${name}, mean of the epoch` : name;
-    const part = validation ? "validation" : again ? "mean" : "train";
-    add(metric, { label, part, x, values, epochs: true }, extremes);
+    if (!validation && curves.values.has(metric)) continue; // its last point of an epoch is the same
+    const part = validation ? "validation" : "train";
+    add(metric, { label: name, part, x, values, epochs: true }, extremes);
   }
   return [...charts.values()].sort((a, b) => place(a.name) - place(b.name));
 }

@@ -1,7 +1,6 @@
 // The time of a step on each replica, by what it was spent on, and the slowest replica.
 
 import { byId, each, make, makeRow, makeTable, setText } from "./elements.js";
-import { describe } from "./tooltip.js";
 import { number, percent } from "./words.js";
 
 const HEADS = ["replica", "time of a step", "input", "computing", "communication", "whole"];
@@ -11,9 +10,7 @@ export class StepTimes {
   constructor() {
     this.sentence = make("p");
     this.body = make("tbody");
-    this.lines = new WeakMap(); // bar: its lines
     byId("step-times-table").append(this.sentence, makeTable("Time of a step", HEADS, this.body));
-    describe(this.body, (element) => this.lines.get(element.closest(".stack")) ?? null);
   }
 
   /** Show the times of the last steps: [{replica, seconds, input, communication}]. */
@@ -33,11 +30,6 @@ export class StepTimes {
         setText(cells[index], textOf(parts[part], time.seconds));
       });
       setText(cells[PARTS.length], milliseconds(time.seconds));
-      const known = PARTS.filter((part) => parts[part] !== null);
-      this.lines.set(bar, [
-        `${time.replica}: ${milliseconds(time.seconds)}`,
-        ...known.map((part) => `${part}: ${textOf(parts[part], time.seconds)}`),
-      ]);
     });
   }
 }

@@ -13,9 +13,7 @@ const ROOM_OF_A_TICK = 90;
 const ROOM_OF_A_LABEL = 70;
 
 export class Timeline {
-  /** `visibleMarks` gives those of marks that the user has not hidden. */
-  constructor(visibleMarks) {
-    this.visibleMarks = visibleMarks;
+  constructor() {
     this.window = null;
     this.lanes = make("div", { class: "lanes" });
     this.marks = make("div", { class: "marks" });
@@ -69,7 +67,7 @@ export class Timeline {
         element.setAttribute("aria-label", lines.join(", "));
       });
     });
-    const visible = this.visibleMarks(marks).filter(({ at }) => at >= from && at <= to);
+    const visible = marks.filter(({ at }) => at >= from && at <= to);
     each(this.marks, visible, () => make("i"), (element, mark) => {
       element.className = `mark ${mark.kind}`;
       element.style.left = share(mark.at);

@@ -2,8 +2,9 @@
 
 const GROUPED = new Intl.NumberFormat("en");
 const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
-const CLOCK = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
-const MOMENT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+// Swedish is as Airflow writes times: "2026-11-26 22:28:01". They are those of the reader's zone.
+const CLOCK = new Intl.DateTimeFormat("sv", { timeStyle: "medium" });
+const MOMENT = new Intl.DateTimeFormat("sv", { dateStyle: "short", timeStyle: "medium" });
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 /** Four significant digits, at most. */
@@ -59,6 +60,8 @@ export function bytes(size) {
 export const clock = (at) => CLOCK.format(at * 1000);
 
 export const moment = (at) => MOMENT.format(at * 1000);
+
+export const { timeZone } = MOMENT.resolvedOptions();
 
 /** A name of the data as a title: "learning_rate" is "learning rate". */
 export const title = (name) => TITLES.get(name) ?? name.replaceAll("_", " ");
