@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import importlib
 import io
+import json
 import sys
 import tarfile
 import time
@@ -146,6 +147,34 @@ def _imports(tree: ast.AST, package: str, modules: Collection[str]) -> Iterator[
                 yield f"{below}{each.name}"
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
+
+
+def hparams_of(folder: Path, name: str) -> dict[str, str]:
+    """The hparams that the source of the module ``name`` reads, with literal defaults as JSON.
+
+    An import would take TensorFlow. A key that the module computes, or reads elsewhere, is missing.
+    """
+    try:
+        tree = ast.parse(folder.joinpath(*name.split(".")).with_suffix(".py").read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return {}
+    functions = (each for each in tree.body if isinstance(each, ast.FunctionDef))
+    users = [each.args.args for each in functions if each.name in ("build_model", "callbacks")]
+    given, found = {first.arg for first, *_ in filter(None, users)}, dict[str, str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(ast.Name(of), ast.Constant(str(key))) | ast.Compare(
+                ast.Constant(str(key)), [ast.In()], [ast.Name(of)]
+            ) if of in given:
+                found.setdefault(key, "")
+            case ast.Call(
+                ast.Attribute(ast.Name(of), "get" | "pop" | "setdefault"),
+                [ast.Constant(str(key)), *default],
+            ) if of in given:
+                found.setdefault(key, "")
+                with suppress(IndexError, TypeError, ValueError):
+                    found[key] = json.dumps(ast.literal_eval(default[0]))
+    return dict(sorted(found.items()))
 
 
 def code_of(name: str) -> dict[str, str]:

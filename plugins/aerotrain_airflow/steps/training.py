@@ -3,14 +3,17 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
-from airflow.sdk import BaseOperator, TaskGroup, XComArg
+from airflow.sdk import BaseOperator, Param, TaskGroup, XComArg
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import ARGUMENTS
 from aerotrain.contract.strategy import COUNTED_BY, SWITCHED_BY
+from aerotrain.user_code import hparams_of
+from aerotrain_airflow.operators.description import models_folder
 from aerotrain_airflow.operators.job import JobOperator
 from aerotrain_airflow.operators.preflight import PreflightOperator
 from aerotrain_airflow.params import (
@@ -262,7 +265,9 @@ class Train:
             The URL of the trained model.
         """
         fields = _fields(module, data, hparams, environment, pods, **other)
-        return JobOperator(task_id=task_id, **fields).output
+        task = JobOperator(task_id=task_id, **fields)
+        _show_hparams(task, module)
+        return task.output
 
     def partial(
         self, module: str, data: XComArg | str, *, task_id: str = "train", **other: Any
@@ -294,12 +299,26 @@ class Mapped:
             if isinstance(hparams, XComArg)
             else [_arguments(each) for each in hparams]
         )
-        return JobOperator.partial(**self.fields).expand(arguments=several).output
+        task = JobOperator.partial(**self.fields).expand(arguments=several)
+        _show_hparams(task, self.fields["job"]["arguments"]["model"])
+        return task.output
 
 
 def _arguments(hparams: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of one of several trainings."""
     return {"hparams": hparams}
+
+
+def _show_hparams(task: Any, module: str) -> None:
+    """Let the form of the task's DAG say which hparams ``module`` reads."""
+    dag, folder = task.get_dag(), models_folder(task)
+    reads = hparams_of(Path(folder), module) if folder and "hparams" in dag.params else {}
+    keys = (f"`{name}`" + (f" ({default})" if default else "") for name, default in reads.items())
+    said = f"`{module}` reads {', '.join(keys)}."
+    param = dag.params.get_param("hparams") if reads else None
+    if param and said not in (shown := param.schema.get("description_md", "")):
+        schema = {**param.schema, "description_md": f"{shown} {said}"}
+        dag.params["hparams"] = Param(param.value, schema=schema, source="dag")
 
 
 def _fields(
