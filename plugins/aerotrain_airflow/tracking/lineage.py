@@ -9,14 +9,17 @@ standard facets those of https://openlineage.io/docs/spec/facets.
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 from urllib.parse import unquote
 
 import attrs
+from airflow.providers.openlineage.api import emit
+from airflow.providers.openlineage.conf import namespace
 from airflow.providers.openlineage.extractors import OperatorLineage
 from airflow.sdk import BaseOperator
-from openlineage.client.event_v2 import InputDataset, OutputDataset
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.facet_v2 import (
     DatasetFacet,
     OutputDatasetFacet,
@@ -25,6 +28,7 @@ from openlineage.client.facet_v2 import (
     schema_dataset,
 )
 from openlineage.client.naming.dataset import S3, DatasetNaming, LocalFileSystem
+from openlineage.client.uuid import generate_new_uuid
 
 from aerotrain.contract.layout import ALIAS, METRICS, MODEL, PLAN
 from aerotrain.data.dataset import as_numbers
@@ -64,13 +68,29 @@ def lineage_of_job(task: Any, ti: Any, *, failed: bool = False) -> Lineage:
 
 
 def lineage_of_alias(task: BaseOperator, ti: Any) -> Lineage:
-    """The version that ``task`` has made the served one, and the alias that names it."""
-    output = TaskOutput(task, ti, Settings.read())
-    served = output.returned()
-    if served is None:  # the task was skipped
-        return OperatorLineage()
+    """That of the version that ``task`` has made the served one."""
+    served = TaskOutput(task, ti, Settings.read()).returned()
+    return OperatorLineage() if served is None else _of_served(served)  # None: it was skipped
+
+
+def emit_served(dag_id: str, served: str) -> None:
+    """Emit the lineage of the version that the page of models has made the served one."""
+    found = _of_served(served)
+    event = RunEvent(
+        eventType=RunState.COMPLETE,
+        eventTime=datetime.now(UTC).isoformat(),
+        run=Run(str(generate_new_uuid())),
+        job=Job(namespace(), f"{dag_id}.models_page"),
+        inputs=found.inputs,
+        outputs=found.outputs,
+    )
+    emit(event)
+
+
+def _of_served(served: str) -> Lineage:
+    """The version ``served``, and the alias that names it."""
     folder, _, number = served.rpartition("/")
-    alias = alias_of(store_of(folder, output.settings))
+    alias = alias_of(store_of(folder, Settings.read()))
     metrics = alias.history[-1].metrics if alias else {}
     return _lineage([served], {f"{folder}/{ALIAS}": _version(number) | _model({}, metrics)})
 
