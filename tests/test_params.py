@@ -79,8 +79,8 @@ def build_model(hparams):
 def compiled(layer, hparams):
     rate = hparams.pop("rate", RATE) if hparams.get("decay") else hparams.get("rate", 1e-3)
 
-def callbacks(given):
-    return [EarlyStopping()] if given.get("stop", False) and other.get("none", 1) else []
+def callbacks(hparams):
+    return [EarlyStopping()] if hparams.get("stop", False) and other.get("none", 1) else []
 """
 
 
@@ -95,6 +95,6 @@ def test_the_form_shows_the_hparams_that_the_modules_of_the_dag_read(tmp_path: P
         train.partial("flats", "file:///data").expand(hparams=[{"units": 4}])
     param = dag.params.get_param("hparams")
     help_ = training_params(hparams={"units": 8})["hparams"].schema["description_md"]
-    read = '`activation` ("relu"), `decay`, `rate` (0.001), `stop` (false), `units`'
-    assert param.schema["description_md"] == f"{help_} `flats` reads {read}."
+    read = "**activation** ('relu'), **decay**, **rate** (RATE), **stop** (False), **units**"
+    assert param.schema["description_md"] == f"{help_} **flats** reads {read}."
     assert param.value == {"units": 8}

@@ -11,7 +11,6 @@ import gzip
 import hashlib
 import importlib
 import io
-import json
 import sys
 import tarfile
 import time
@@ -150,30 +149,21 @@ def _imports(tree: ast.AST, package: str, modules: Collection[str]) -> Iterator[
 
 
 def hparams_of(folder: Path, name: str) -> dict[str, str]:
-    """The hparams that the source of the module ``name`` reads, with literal defaults as JSON.
+    """The keys of ``hparams`` that the source of the module ``name`` reads, with their defaults.
 
-    An import would take TensorFlow. A key that the module computes, or reads elsewhere, is missing.
+    The module is not imported, as that takes TensorFlow; so a key that it computes is missing.
     """
     try:
         tree = ast.parse(folder.joinpath(*name.split(".")).with_suffix(".py").read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return {}
-    functions = (each for each in tree.body if isinstance(each, ast.FunctionDef))
-    users = [each.args.args for each in functions if each.name in ("build_model", "callbacks")]
-    given, found = {first.arg for first, *_ in filter(None, users)}, dict[str, str]()
+    found: dict[str, str] = {}
     for node in ast.walk(tree):
         match node:
-            case ast.Subscript(ast.Name(of), ast.Constant(str(key))) | ast.Compare(
-                ast.Constant(str(key)), [ast.In()], [ast.Name(of)]
-            ) if of in given:
+            case ast.Subscript(ast.Name("hparams"), ast.Constant(str(key))):
                 found.setdefault(key, "")
-            case ast.Call(
-                ast.Attribute(ast.Name(of), "get" | "pop" | "setdefault"),
-                [ast.Constant(str(key)), *default],
-            ) if of in given:
-                found.setdefault(key, "")
-                with suppress(IndexError, TypeError, ValueError):
-                    found[key] = json.dumps(ast.literal_eval(default[0]))
+            case ast.Call(ast.Attribute(ast.Name("hparams")), [ast.Constant(str(key)), *default]):
+                found[key] = found.get(key) or "".join(map(ast.unparse, default))
     return dict(sorted(found.items()))
 
 

@@ -76,15 +76,9 @@ def lineage_of_alias(task: BaseOperator, ti: Any) -> Lineage:
 def emit_served(dag_id: str, served: str) -> None:
     """Emit the lineage of the version that the page of models has made the served one."""
     found = _of_served(served)
-    event = RunEvent(
-        eventType=RunState.COMPLETE,
-        eventTime=datetime.now(UTC).isoformat(),
-        run=Run(str(generate_new_uuid())),
-        job=Job(namespace(), f"{dag_id}.models_page"),
-        inputs=found.inputs,
-        outputs=found.outputs,
-    )
-    emit(event)
+    run, job = Run(str(generate_new_uuid())), Job(namespace(), f"{dag_id}.models_page")
+    is_now: Any = {"eventType": RunState.COMPLETE, "eventTime": datetime.now(UTC).isoformat()}
+    emit(RunEvent(**is_now, run=run, job=job, inputs=found.inputs, outputs=found.outputs))
 
 
 def _of_served(served: str) -> Lineage:
@@ -162,10 +156,6 @@ def _export(output: TaskOutput) -> Edges:
     return inputs, {url: _version(url.rpartition("/")[2]) | _model(manifest)}
 
 
-def _serving_check(output: TaskOutput) -> Edges:
-    return [output.arguments["version"]], {}
-
-
 #: How to find what the jobs of each module have read and written.
 _EDGES: Mapping[str, Callable[[TaskOutput], Edges]] = {
     "aerotrain.data.prepare.finalize": _partitions,
@@ -173,7 +163,7 @@ _EDGES: Mapping[str, Callable[[TaskOutput], Edges]] = {
     "aerotrain.training.train": _training,
     "aerotrain.evaluation.evaluate": _evaluation,
     "aerotrain.serving.export": _export,
-    "aerotrain.serving.serve_check": _serving_check,
+    "aerotrain.serving.serve_check": lambda output: ([output.arguments["version"]], {}),
 }
 
 

@@ -92,9 +92,10 @@ def record(ti: Any) -> None:
 
 def record_served(uri: str, version: str) -> None:
     """Record in the MLflow at ``uri`` that the version is served, by a change that was no task."""
-    found = Record(version=version, served=True)
     with _warned():
-        _within_seconds(lambda: _register(client_of(uri), found, None))
+        _within_seconds(
+            lambda: _register(client_of(uri), Record(version=version, served=True), None)
+        )
 
 
 @contextmanager
