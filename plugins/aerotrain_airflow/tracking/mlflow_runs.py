@@ -100,13 +100,13 @@ def record_served(uri: str, version: str) -> None:
 
 @contextmanager
 def _warned() -> Iterator[None]:
-    """Nothing that is recorded may fail a task: an error becomes one warning in its log."""
+    """Nothing that is recorded may fail a task or a request: an error becomes one warning."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 -- see above
         line = str(error).strip().partition("\n")[0] or type(error).__name__
         line = re.sub(r"//[^/@\s]*@", "//", line)[:500]  # without a password in the URI
-        _LOG.warning("MLflow does not have all of this task: %s", line)
+        _LOG.warning("MLflow does not have all of this task or change: %s", line)
 
 
 def status_of(ti: Any) -> str:
