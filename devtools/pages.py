@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.gate import Rule
-from aerotrain.contract.options import JSON_TYPES, Declared, Section, options_of
+from aerotrain.contract.options import Section, options_of
 from aerotrain.contract.preparing import PlanArguments, PredictArguments
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.contract.steps import EvaluateArguments, ExportArguments, ServeCheckArguments
@@ -139,8 +139,9 @@ def options_page() -> str:
         "Params of every training pipeline: fields of the trigger form, keys of `conf` over REST,",
         "and keyword arguments of `training_params`, which sets a pipeline's own defaults. Those",
         "marked † are set in the DAG file alone, as keyword arguments of `prepare` and `train`.",
-        "Any other option of a training may be an argument of `train`, too, in place of the param:",
-        '`train("flats", data, epochs=5)`. All are flags of the commands.',
+        "Any other option may be an argument of its step, too, in place of the param:",
+        '`train("flats", data, epochs=5)`, `prepare("flats", shards=8)`,',
+        "`evaluate(model, data, threshold=0.8)`. All are flags of the commands.",
         "`make docs` writes this page.",
     ]
     declared = {**OPTIONS, **options_of(RetentionPolicy)}
@@ -150,7 +151,7 @@ def options_page() -> str:
             f"## {section}",
             "",
             *(_OF_RETENTION if section is Section.RETENTION else ()),
-            "| option | type | default | meaning |",
+            "| option | value | default | meaning |",
             "|---|---|---|---|",
         ]
         for name, each in declared.items():
@@ -158,7 +159,7 @@ def options_page() -> str:
                 mark = "" if each.option.in_form else " †"
                 default = json.dumps(each.default, ensure_ascii=False)
                 help_ = each.option.full_help.replace("\n", "<br>").replace("|", "\\|")
-                lines.append(f"| `{name}`{mark} | {_values(each)} | `{default}` | {help_} |")
+                lines.append(f"| `{name}`{mark} | {each.type.expected()} | `{default}` | {help_} |")
     lines += [
         "",
         "## Settings",
@@ -174,17 +175,6 @@ def options_page() -> str:
         shown = "" if callable(default) else f"`{json.dumps(default)}`"
         lines.append(f"| `{setting.name}` | {shown} | {setting.metadata['description']} |")
     return "\n".join(lines) + "\n"
-
-
-def _values(declared: Declared) -> str:
-    """The type of an option's value, and its bounds."""
-    option = declared.option
-    if option.choices:
-        return ", ".join(f"`{each}`" for each in option.choices)
-    bounds = {"≥": option.minimum, ">": option.above, "≤": option.maximum}
-    said = [f"{sign} {value:g}" for sign, value in bounds.items() if value is not None]
-    or_null = ["or null"] if declared.type.optional else []
-    return ", ".join([JSON_TYPES[declared.type.kind], *said, *or_null])
 
 
 if __name__ == "__main__":

@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from airflow.sdk import DAG, Asset, Context
+from airflow.sdk import DAG, Asset, Context, TaskGroup
 from airflow.serialization.serialized_objects import DagSerialization
 
 from aerotrain.contract.errors import SpecError
@@ -19,7 +20,7 @@ from aerotrain.contract.replicas import Role
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain_airflow.operators.description import describe
 from aerotrain_airflow.operators.job import JobOperator
-from aerotrain_airflow.params import training_params
+from aerotrain_airflow.params import FORM, training_params
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.steps import (
     approve,
@@ -169,10 +170,30 @@ def test_a_mistake_in_a_step_is_an_error_of_the_dag_file() -> None:
                 "flats", table, epoch=3
             ),
             "did you mean 'key'": lambda: prepare("flats", keys=["flat"]),
+            "did you mean 'thresholds'": lambda: evaluate(model, table, gate=[], threshold=0.9),
         }
         for message, mistake in mistakes.items():
             with pytest.raises(SpecError, match=message):
                 mistake()
+
+
+def test_every_option_of_the_form_is_also_an_argument_of_a_step() -> None:
+    steps: tuple[Callable[..., Any], ...] = (
+        lambda **option: prepare("flats", **option),
+        lambda **option: train("flats", "file:///data", **option),
+        lambda **option: evaluate("s3://b/m", "file:///data", **option),
+    )
+    with DAG("given", schedule=None) as dag:
+        for name, declared in FORM.items():
+            found = []
+            for number, step in enumerate(steps):
+                with TaskGroup(f"{name}_{number}"), suppress(SpecError):
+                    found.append(step(**{name: declared.default}))
+            assert found, name
+        prepare("flats", check_model=False)
+        evaluate("s3://b/m", "file:///data", threshold=0.7)
+    assert cast(Any, dag.get_task("prepare.check")).check_model is False
+    assert cast(Any, dag.get_task("evaluate")).job["arguments"]["gate"][0]["bound"] == 0.7
 
 
 def test_every_step_takes_the_arguments_of_airflows_operators() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.models import DagModel, Log
 from airflow.models.dagbundle import DagBundleModel
+from airflow.providers.openlineage.plugins.listener import get_openlineage_listener
 from airflow.utils.session import create_session
 from fastapi.testclient import TestClient
 from sqlalchemy import select
@@ -20,6 +22,7 @@ from aerotrain.serving.alias import alias_of, promote
 from aerotrain.store import Store, open_store
 from aerotrain_airflow.run_page import store_reads
 from aerotrain_airflow.run_page.app import app
+from aerotrain_airflow.tracking.mlflow_runs import client_of
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
@@ -188,3 +191,25 @@ def test_who_may_not_trigger_the_dag_and_forms_of_other_sites_change_nothing(
     answer = sign_in(role).post("/models/own", data=form, headers=headers)
     assert answer.status_code == 403
     assert alias_of(store.child("serving")) is None
+
+
+@pytest.mark.process
+def test_a_change_by_the_page_is_recorded_in_mlflow_and_emitted_as_lineage(
+    sign_in: SignIn, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, events = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "events"
+    client = client_of(uri)
+    client.search_experiments()  # it creates the database, which takes longer than is waited for
+    transport = {"type": "file", "log_file_path": str(events), "append": True}
+    monkeypatch.setenv("AIRFLOW__AEROTRAIN__MLFLOW", uri)
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(transport))
+    get_openlineage_listener.cache_clear()
+    for form in ({"version": 2, "reason": "better"}, {"version": 3, "reason": "best"}, {}):
+        sign_in("USER").post("/models/own", data={"reason": "slow", **form}, headers=OURS)
+
+    version = client.get_model_version_by_alias("own", "serving")
+    assert version.source == f"{store.url}/serving/2"
+    emitted = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [event["job"]["name"] for event in emitted] == ["own.models_page"] * 3
+    assert emitted[-1]["inputs"][0]["name"].endswith("own/serving/2")
+    assert emitted[-1]["outputs"][0]["name"].endswith("own/serving/aliases/serving.json")

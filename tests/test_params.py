@@ -1,5 +1,7 @@
 """The params of a training pipeline, as an operator resolves them."""
 
+from pathlib import Path
+
 import pytest
 from airflow.sdk import DAG, Param
 
@@ -67,3 +69,32 @@ def test_hparams_of_the_form_come_before_those_of_the_dag():
         "drop": 0.1,
         "of": "10",
     }
+
+
+MODULE = """
+def build_model(hparams):
+    layer = Dense(hparams["units"], activation=hparams.get("activation", "relu"))
+    return compiled(layer, hparams)
+
+def compiled(layer, hparams):
+    rate = hparams.pop("rate", RATE) if hparams.get("decay") else hparams.get("rate", 1e-3)
+
+def callbacks(hparams):
+    return [EarlyStopping()] if hparams.get("stop", False) and other.get("none", 1) else []
+"""
+
+
+def test_the_form_shows_the_hparams_that_the_modules_of_the_dag_read(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    for name, text in {"flats": MODULE, "wrong": "def build_model(hparams:", "none": ""}.items():
+        (tmp_path / "models" / f"{name}.py").write_text(text)
+    with DAG("shown", params=training_params(hparams={"units": 8})) as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        for module in ("flats", "wrong", "none", "missing", "{{ params.module }}"):
+            train(module, "file:///data", task_id=f"train_{len(dag.tasks)}")
+        train.partial("flats", "file:///data").expand(hparams=[{"units": 4}])
+    param = dag.params.get_param("hparams")
+    help_ = training_params(hparams={"units": 8})["hparams"].schema["description_md"]
+    read = "**activation** ('relu'), **decay**, **rate** (RATE), **stop** (False), **units**"
+    assert param.schema["description_md"] == f"{help_} **flats** reads {read}."
+    assert param.value == {"units": 8}

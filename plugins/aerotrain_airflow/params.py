@@ -99,17 +99,14 @@ _DEFAULT = "default_of_dag"
 OPTIONS = options_of(TrainArguments, TrainingOptions, RunOptions, PlanArguments, Deadlines, Job)
 FORM = {name: each for name, each in OPTIONS.items() if each.option.in_form}
 
-#: The options that are also arguments of the training step, under the same names.
-TRAINING_STEP = tuple(name for name in options_of(TrainArguments) if name in FORM)
+#: The options that are also arguments of the training step, some of them only there.
+TRAINING_STEP = tuple(options_of(TrainArguments))
 
 #: All options of the training step: of its arguments, its replicas and its recovery.
-TRAINING = (*options_of(TrainArguments, TrainingOptions, Deadlines, Job), "restarts", "resources")
+TRAINING = (*TRAINING_STEP, *options_of(TrainingOptions, Deadlines, Job), "restarts", "resources")
 
 #: Every option that a DAG may have as a param.
 _DECLARED = {**FORM, **options_of(RetentionPolicy)}
-
-#: The other options of the training step, which a DAG file sets.
-SET_BY_DAG = tuple(name for name in options_of(TrainArguments) if name not in FORM)
 
 
 def training_params(**defaults: Any) -> dict[str, Param]:
@@ -122,20 +119,12 @@ def training_params(**defaults: Any) -> dict[str, Param]:
 
 
 def retention_params(**defaults: Any) -> dict[str, Param]:
-    """The params of a DAG that removes what is old, with its own defaults of the policy.
-
-    Raises:
-        SpecError: a default is given for a param that does not exist, or is not accepted.
-    """
+    """The params of a DAG that removes what is old; raises as ``training_params`` does."""
     return _params("a DAG of retention", options_of(RetentionPolicy), defaults)
 
 
 def prediction_params(**defaults: Any) -> dict[str, Param]:
-    """The params of a DAG that only predicts, with its own defaults.
-
-    Raises:
-        SpecError: a default is given for a param that does not exist, or is not accepted.
-    """
+    """The params of a DAG that only predicts; raises as ``training_params`` does."""
     declared = {name: FORM[name] for name in ("resources", "launcher", "dry_run")}
     return _params("a DAG of predictions", declared, defaults)
 

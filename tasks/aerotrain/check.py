@@ -221,7 +221,7 @@ def _tried(
         checks.check_validation(job)
     for number, each in enumerate(evaluations):
         own = _in_folder(replica, f"evaluate-{number}")
-        evaluate(own, replace(each, model=url, data=data), trained, None)
+        evaluate(own, replace(each, model=url, data=data), trained, dataset, None)
     checkpoint = sum(file.stat().st_size for file in Path("store").rglob("*") if file.is_file())
     if checkpoint > _LARGE:
         print(f"its export is not tried: a checkpoint has {checkpoint:,} bytes", flush=True)

@@ -288,7 +288,7 @@ def _pandas() -> Any:
         import pandas
     except ImportError as error:
         raise FinalError(
-            'tables need the package pandas: pip install "aerotrain[tensorflow,notebook]"'
+            "tables need the package pandas: install it, or the extra notebook"
         ) from error
     return pandas
 

@@ -148,6 +148,25 @@ def _imports(tree: ast.AST, package: str, modules: Collection[str]) -> Iterator[
             yield node.value
 
 
+def hparams_of(folder: Path, name: str) -> dict[str, str]:
+    """The keys of ``hparams`` that the source of the module ``name`` reads, with their defaults.
+
+    The module is not imported, as that takes TensorFlow; so a key that it computes is missing.
+    """
+    try:
+        tree = ast.parse(folder.joinpath(*name.split(".")).with_suffix(".py").read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return {}
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(ast.Name("hparams"), ast.Constant(str(key))):
+                found.setdefault(key, "")
+            case ast.Call(ast.Attribute(ast.Name("hparams")), [ast.Constant(str(key)), *default]):
+                found[key] = found.get(key) or "".join(map(ast.unparse, default))
+    return dict(sorted(found.items()))
+
+
 def code_of(name: str) -> dict[str, str]:
     """What of the user's code runs with the imported module ``name``: a hash of each file.
 

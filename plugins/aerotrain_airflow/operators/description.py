@@ -39,7 +39,7 @@ def describe(
         arguments = {**arguments, "hparams": [*given["hparams"], arguments["hparams"]]}
     described = Job.from_dict(
         {
-            "code": _models_folder(task),
+            "code": models_folder(task),
             **job,
             "name": job_name(ti.dag_id, ti.run_id, task.task_id, ti.map_index or 0),
             **place_of(task, ti, settings),
@@ -134,7 +134,7 @@ def check_run(context: Context) -> None:
             )
 
 
-def _models_folder(task: BaseOperator) -> str | None:
+def models_folder(task: BaseOperator) -> str | None:
     """The folder ``models`` next to the DAG file, where users keep their modules."""
     dag = task.get_dag()
     folder = Path(dag.fileloc).parent / "models" if dag else None

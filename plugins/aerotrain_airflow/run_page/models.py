@@ -4,6 +4,7 @@ A user sees the pipelines of the DAGs that they may read. A change needs the rig
 of the DAG, because a run with the step ``promote`` does the same. It is in Airflow's audit log.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, urlsplit
@@ -16,6 +17,7 @@ from airflow.models import DagModel
 from fastapi import APIRouter, Depends, Form, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader
+from starlette.background import BackgroundTask
 
 from aerotrain.contract.errors import AerotrainError, SpecError
 from aerotrain.contract.layout import PAGE, VERSIONS, path_segment
@@ -24,6 +26,7 @@ from aerotrain.serving.alias import promote, rollback
 from aerotrain.store.manifest import each_of
 from aerotrain_airflow.operators.links import address_of_run, base_url
 from aerotrain_airflow.run_page.store_reads import MAY_READ, answers, store_of_all, store_of_dag
+from aerotrain_airflow.settings import Settings
 
 router = APIRouter()
 
@@ -101,7 +104,20 @@ def change_served_version(
             alias = promote(store, version, by=by, reason=why, older=older)
     except AerotrainError as error:
         return _page(dag_id, user, 409, error=str(error), version=version, why=why)
-    return RedirectResponse(f"{quote(dag_id)}?served={alias.version}", 303)
+    recorded = BackgroundTask(_record, dag_id, f"{store.url}/{alias.version}")
+    return RedirectResponse(f"{quote(dag_id)}?served={alias.version}", 303, background=recorded)
+
+
+def _record(dag_id: str, version: str) -> None:
+    """Record what is served now, as it is recorded after a task that promotes."""
+    if mlflow := Settings.read().mlflow:
+        from aerotrain_airflow.tracking.mlflow_runs import record_served
+
+        record_served(mlflow, version)
+    if find_spec("airflow.providers.openlineage"):  # an extra
+        from aerotrain_airflow.tracking.lineage import emit_served
+
+        emit_served(dag_id, version)
 
 
 def _page(dag_id: str, user: Any, status: int = 200, **values: Any) -> Response:

@@ -72,10 +72,10 @@ def evaluate(
 ) -> XComArg:
     """Evaluate the model on every record of the test split, and refuse it by the rules of ``gate``.
 
-    Without ``gate``, the only rule is that ``metric`` is at least the run's ``threshold``. A
-    refused model fails the task; with ``on_fail="skip"`` the task and later ones are skipped, and
-    the run succeeds. With ``model_format``, such as ``litert``, ``model`` is what ``export``
-    returned, and the version is judged in this format.
+    Without ``gate``, the only rule is that ``metric`` is at least ``threshold``, an argument or the
+    run's param. A refused model fails the task; with ``on_fail="skip"`` the task and later ones are
+    skipped, and the run succeeds. With ``model_format``, such as ``litert``, ``model`` is what
+    ``export`` returned, and the version is judged in this format.
 
     ``other`` are arguments of ``aerotrain.contract.steps.EvaluateArguments``, such as ``baseline``,
     ``first_run``, ``group`` and ``leakage``; ``environment``, as for ``train``; ``pod``, the
@@ -86,8 +86,9 @@ def evaluate(
     """
     if model_format is not None:
         _check_exported("evaluate with model_format", model, model_format)
-    rules = [at_least(metric, RunParam("threshold"))] if gate is None else list(gate)
-    arguments = {"model": model, "data": data, "model_format": model_format, "gate": rules}
+    if gate is None:
+        gate = [at_least(metric, other.pop("threshold", RunParam("threshold")))]
+    arguments = {"model": model, "data": data, "model_format": model_format, "gate": list(gate)}
     module = "aerotrain.evaluation.evaluate"
     return one_job(task_id, module, arguments, other, skip_key="skipped", **REUSE)
 

@@ -3,19 +3,22 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
-from airflow.sdk import BaseOperator, TaskGroup, XComArg
+from airflow.sdk import BaseOperator, Param, TaskGroup, XComArg
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import ARGUMENTS
 from aerotrain.contract.strategy import COUNTED_BY, SWITCHED_BY
+from aerotrain.user_code import hparams_of
+from aerotrain_airflow.operators.description import models_folder
 from aerotrain_airflow.operators.job import JobOperator
 from aerotrain_airflow.operators.preflight import PreflightOperator
 from aerotrain_airflow.params import (
+    FORM,
     REUSE,
-    SET_BY_DAG,
     TRAINING,
     TRAINING_STEP,
     WHERE,
@@ -150,15 +153,17 @@ def prepare(
     ``source`` is a module in the pipeline's ``models`` folder with ``list_parts`` and
     ``read_part``, or a description of files by kind, such as ``{"kind": "parquet", "url":
     "s3://bucket/table/dt={{ ds }}/"}``; ``aerotrain.data.sources`` defines the kinds. ``other`` are
-    arguments of ``aerotrain.contract.preparing.PlanArguments``, such as ``key`` or ``split_by``,
-    and of Airflow's operators, such as ``queue``. Of these, ``pool`` limits how many partitions
-    are written at once, and ``outlets`` are assets that the data set updates. The tasks are in a
-    group named ``group_id``: another one for a second data set, which needs a ``name`` too. The
-    first task checks this step and all later ones.
+    arguments of ``aerotrain.contract.preparing.PlanArguments``, such as ``key``, ``split_by`` or
+    ``shards``; ``check_model``, in place of the param; and those of Airflow's operators, such as
+    ``queue``. Of these, ``pool`` limits how many partitions are written at once, and ``outlets``
+    are assets that the data set updates. The tasks are in a group named ``group_id``: another one
+    for a second data set, which needs a ``name`` too. The first task checks this step and all
+    later ones.
 
     Returns:
         The URL of the data set.
     """
+    check_model = other.pop("check_model", RunParam("check_model"))
     rules, operator = separated("aerotrain.data.prepare.plan", other)
     plan_arguments: dict[str, Any] = {
         "source": _described(source),
@@ -169,7 +174,7 @@ def prepare(
     if splits is not None:
         plan_arguments["splits"] = dict(splits)
     with TaskGroup(group_id):
-        check = PreflightOperator(task_id="check", check_model=RunParam("check_model"), **WHERE)
+        check = PreflightOperator(task_id="check", check_model=check_model, **WHERE)
         plan, dataset = by_partitions(
             "aerotrain.data.prepare",
             plan_arguments,
@@ -262,7 +267,7 @@ class Train:
             The URL of the trained model.
         """
         fields = _fields(module, data, hparams, environment, pods, **other)
-        return JobOperator(task_id=task_id, **fields).output
+        return _shown_in_form(JobOperator(task_id=task_id, **fields), module)
 
     def partial(
         self, module: str, data: XComArg | str, *, task_id: str = "train", **other: Any
@@ -290,16 +295,25 @@ class Mapped:
             The URLs of the trained models.
         """
         several: Any = (
-            hparams.map(_arguments)
+            hparams.map(lambda each: {"hparams": each})
             if isinstance(hparams, XComArg)
-            else [_arguments(each) for each in hparams]
+            else [{"hparams": each} for each in hparams]
         )
-        return JobOperator.partial(**self.fields).expand(arguments=several).output
+        task = JobOperator.partial(**self.fields).expand(arguments=several)
+        return _shown_in_form(task, self.fields["job"]["arguments"]["model"])
 
 
-def _arguments(hparams: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of one of several trainings."""
-    return {"hparams": hparams}
+def _shown_in_form(task: Any, module: str) -> XComArg:
+    """The output of a training, after its DAG's form says which hparams ``module`` reads."""
+    dag, folder = task.get_dag(), models_folder(task)
+    if folder and "hparams" in dag.params and (reads := hparams_of(Path(folder), module)):
+        keys = (f"**{name}**" + f" ({default})" * bool(default) for name, default in reads.items())
+        said = f" **{module}** reads {', '.join(keys)}."
+        param = dag.params.get_param("hparams")
+        text = param.schema.get("description_md", "").replace(said, "") + said
+        schema = {**param.schema, "description_md": text}
+        dag.params["hparams"] = Param(param.value, schema=schema, source="dag")
+    return task.output
 
 
 def _fields(
@@ -347,8 +361,7 @@ def _fields(
             "arguments": {
                 "model": module,
                 "data": data,
-                **{name: option(name) for name in TRAINING_STEP},
-                **{name: other[name] for name in SET_BY_DAG if name in other},
+                **{n: option(n) for n in TRAINING_STEP if n in FORM or n in other},
                 "hparams": [hparams or {}, RunParam("hparams")],
             },
         },

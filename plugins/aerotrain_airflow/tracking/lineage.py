@@ -9,14 +9,17 @@ standard facets those of https://openlineage.io/docs/spec/facets.
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 from urllib.parse import unquote
 
 import attrs
+from airflow.providers.openlineage.api import emit
+from airflow.providers.openlineage.conf import namespace
 from airflow.providers.openlineage.extractors import OperatorLineage
 from airflow.sdk import BaseOperator
-from openlineage.client.event_v2 import InputDataset, OutputDataset
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.facet_v2 import (
     DatasetFacet,
     OutputDatasetFacet,
@@ -25,6 +28,7 @@ from openlineage.client.facet_v2 import (
     schema_dataset,
 )
 from openlineage.client.naming.dataset import S3, DatasetNaming, LocalFileSystem
+from openlineage.client.uuid import generate_new_uuid
 
 from aerotrain.contract.layout import ALIAS, METRICS, MODEL, PLAN
 from aerotrain.data.dataset import as_numbers
@@ -64,13 +68,23 @@ def lineage_of_job(task: Any, ti: Any, *, failed: bool = False) -> Lineage:
 
 
 def lineage_of_alias(task: BaseOperator, ti: Any) -> Lineage:
-    """The version that ``task`` has made the served one, and the alias that names it."""
-    output = TaskOutput(task, ti, Settings.read())
-    served = output.returned()
-    if served is None:  # the task was skipped
-        return OperatorLineage()
+    """That of the version that ``task`` has made the served one."""
+    served = TaskOutput(task, ti, Settings.read()).returned()
+    return OperatorLineage() if served is None else _of_served(served)  # None: it was skipped
+
+
+def emit_served(dag_id: str, served: str) -> None:
+    """Emit the lineage of the version that the page of models has made the served one."""
+    found = _of_served(served)
+    run, job = Run(str(generate_new_uuid())), Job(namespace(), f"{dag_id}.models_page")
+    is_now: Any = {"eventType": RunState.COMPLETE, "eventTime": datetime.now(UTC).isoformat()}
+    emit(RunEvent(**is_now, run=run, job=job, inputs=found.inputs, outputs=found.outputs))
+
+
+def _of_served(served: str) -> Lineage:
+    """The version ``served``, and the alias that names it."""
     folder, _, number = served.rpartition("/")
-    alias = alias_of(store_of(folder, output.settings))
+    alias = alias_of(store_of(folder, Settings.read()))
     metrics = alias.history[-1].metrics if alias else {}
     return _lineage([served], {f"{folder}/{ALIAS}": _version(number) | _model({}, metrics)})
 
@@ -142,10 +156,6 @@ def _export(output: TaskOutput) -> Edges:
     return inputs, {url: _version(url.rpartition("/")[2]) | _model(manifest)}
 
 
-def _serving_check(output: TaskOutput) -> Edges:
-    return [output.arguments["version"]], {}
-
-
 #: How to find what the jobs of each module have read and written.
 _EDGES: Mapping[str, Callable[[TaskOutput], Edges]] = {
     "aerotrain.data.prepare.finalize": _partitions,
@@ -153,7 +163,7 @@ _EDGES: Mapping[str, Callable[[TaskOutput], Edges]] = {
     "aerotrain.training.train": _training,
     "aerotrain.evaluation.evaluate": _evaluation,
     "aerotrain.serving.export": _export,
-    "aerotrain.serving.serve_check": _serving_check,
+    "aerotrain.serving.serve_check": lambda output: ([output.arguments["version"]], {}),
 }
 
 

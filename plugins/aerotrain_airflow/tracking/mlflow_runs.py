@@ -82,16 +82,31 @@ def record(ti: Any) -> None:
     task = getattr(ti, "task", None)
     if not settings.mlflow or not isinstance(task, _OURS):
         return
-    try:
+    with _warned():
         if (found := record_of(TaskOutput(task, ti, settings))) is not None:
             status, began = status_of(ti), ti.get_template_context()["dag_run"].start_date
             _within_seconds(
                 lambda: write(client_of(settings.mlflow), ti, began or ti.start_date, status, found)
             )
-    except Exception as error:  # noqa: BLE001 -- nothing that is recorded may fail a task
+
+
+def record_served(uri: str, version: str) -> None:
+    """Record in the MLflow at ``uri`` that the version is served, by a change that was no task."""
+    with _warned():
+        _within_seconds(
+            lambda: _register(client_of(uri), Record(version=version, served=True), None)
+        )
+
+
+@contextmanager
+def _warned() -> Iterator[None]:
+    """Nothing that is recorded may fail a task or a request: an error becomes one warning."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 -- see above
         line = str(error).strip().partition("\n")[0] or type(error).__name__
         line = re.sub(r"//[^/@\s]*@", "//", line)[:500]  # without a password in the URI
-        _LOG.warning("MLflow does not have all of this task: %s", line)
+        _LOG.warning("MLflow does not have all of this task or change: %s", line)
 
 
 def status_of(ti: Any) -> str:

@@ -1,8 +1,9 @@
 """Evaluate a trained model on every record of a split, and judge it by the rules of a gate."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import keras
 import numpy as np
 
 from aerotrain.contract.errors import FinalError, counted, nearest
-from aerotrain.contract.gate import SERVING, Choice, Rule, RuleKind
+from aerotrain.contract.gate import SERVING, Choice, RuleKind
 from aerotrain.contract.layout import CARD, CARD_DATA, METRICS
 from aerotrain.contract.steps import EvaluateArguments, Format
 from aerotrain.data.dataset import (
@@ -69,10 +70,11 @@ def run(replica: Replica) -> dict[str, Any]:
     """
     arguments = EvaluateArguments.from_dict(replica.job.arguments)
     model = arguments.model if arguments.model_format is None else trained_model_of(arguments.model)
-    trained = ModelManifest.load(model)
-    baseline = baseline_of(replica, arguments)
-    outcome = evaluate(replica, arguments, trained, baseline)
-    dataset = load_dataset(arguments.data)
+    trained, dataset = ModelManifest.load(model), load_dataset(arguments.data)
+    served = served_version(replica.job.store)
+    named = served if arguments.baseline == SERVING else arguments.baseline
+    baseline = named if arguments.compares else None
+    outcome = evaluate(replica, arguments, trained, dataset, baseline)
     failures, warnings = reasons(arguments, outcome, baseline)
     warnings += trained.code_warnings()
     document = {
@@ -83,7 +85,7 @@ def run(replica: Replica) -> dict[str, Any]:
         "intervals": outcome.intervals,
         "by_batches": dict.fromkeys(outcome.by_batches, arguments.batch_size),
         "baseline": {"url": baseline, "metrics": outcome.baseline} if baseline else None,
-        "served": served_version(replica.job.store),
+        "served": served,
         "trivial": outcome.trivial,
         "data": {"records": dataset.records, "rejected": dataset.rejected},
         "thresholds": dict(arguments.thresholds),
@@ -187,35 +189,24 @@ def candidate_of(
     }
 
 
-def baseline_of(replica: Replica, arguments: EvaluateArguments) -> str | None:
-    """The URL of the version that the model is compared with; None if there is none."""
-    if not arguments.compares:
-        return None
-    named = arguments.baseline
-    return served_version(replica.job.store) if named == SERVING else named
-
-
 def evaluate(
-    replica: Replica, arguments: EvaluateArguments, trained: ModelManifest, baseline: str | None
+    replica: Replica,
+    arguments: EvaluateArguments,
+    trained: ModelManifest,
+    dataset: Dataset,
+    baseline: str | None,
 ) -> Outcome:
     """The outcome over all records of the split, each once."""
-    dataset = load_dataset(arguments.data)
-    _check_group(arguments.group, dataset)
     code = UserCode.load(trained.module, trained.data)
-    split = split_of(dataset, arguments.split)
+    split = _checked_split(arguments, dataset)
     with (
         errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch),
         streamed(arguments.data, split.shards, replica.scratch) as files,
     ):
-        spec = batch_spec(dataset.schema, code.transform)
-        model = trained.restore(code, spec, replica.scratch)
+        model = trained.restore(code, batch_spec(dataset.schema, code.transform), replica.scratch)
         if not has_metrics_of_records(model):
-            _check_batches_suffice(arguments)
-            size, records = arguments.batch_size, split.records
-            batches = every_record(
-                files, dataset.schema, code.transform, records=records, batch_size=size
-            )
-            return by_keras(model, batches, arguments.rules, split)
+            batches = partial(every_record, files, dataset.schema, code.transform)
+            return by_keras(model, batches, arguments, split)
         statistics = load_statistics(arguments.data)
         gate = Gate(model, arguments.rules, dataset.schema, statistics, code.functions)
         served, exported = _versions(replica, arguments, baseline, dataset)
@@ -244,18 +235,17 @@ def evaluate(
             servable = Servable(model, code.transform, dataset.schema)
         except FinalError:
             return outcome  # predictions depend on no column: the export says so
-        columns = {name: each for name, each in servable.needed.items() if not each.shape}
-        if not columns:
-            return outcome
         # An image is a single value, too.
+        columns = {name: each for name, each in servable.needed.items() if not each.shape}
         are_all = 1 < len(columns) == len(servable.needed) and not reads_inputs(model)
         schema = dataset.schema if are_all else columns
-        first = _first_of(split, arguments.data, schema, replica.scratch)
-        leaks = leaks_of(diagnostics, {name: np.asarray(first[name]) for name in columns})
-        if not are_all or not outcome.trivial:
-            return replace(outcome, leaks=leaks)
-        importance = importance_of(gate, servable, first, batch_size=arguments.batch_size)
-        return replace(outcome, leaks=leaks, importance=importance)
+        first = _first_of(split, arguments.data, schema, replica.scratch) if columns else {}
+        values = {name: np.asarray(first[name]) for name in columns}
+        found: dict[str, Any] = {"leaks": leaks_of(diagnostics, values)}
+        if are_all and outcome.trivial:
+            size = arguments.batch_size
+            found["importance"] = importance_of(gate, servable, first, batch_size=size)
+        return replace(outcome, **found)
 
 
 def _of_training(
@@ -313,16 +303,20 @@ def _versions(
     return served, exported
 
 
-def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> Outcome:
+def by_keras(
+    model: Any, batches: Callable[..., Any], arguments: EvaluateArguments, split: Split
+) -> Outcome:
     """The outcome by the model's own ``evaluate``, for which only bounds can be rules.
 
     Raises:
         FinalError: a rule compares, or has slices; or names no metric of the model.
     """
-    metrics: Mapping[str, float] = numbers(model.evaluate(batches, return_dict=True, verbose=0))
+    _check_batches_suffice(arguments)
+    every = batches(records=split.records, batch_size=arguments.batch_size)
+    metrics: Mapping[str, float] = numbers(model.evaluate(every, return_dict=True, verbose=0))
     why = "this model has its own test_step, or metrics that layers update, or is one of tf_keras"
     verdicts = []
-    for rule in rules:
+    for rule in arguments.rules:
         check_rule_of_batches(rule, why)
         if rule.metric not in metrics:
             raise FinalError(
@@ -334,9 +328,11 @@ def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> O
     return Outcome(records=split.records, metrics=metrics, verdicts=verdicts, by_batches=by_batches)
 
 
-def _check_group(group: str | None, dataset: Dataset) -> None:
+def _checked_split(arguments: EvaluateArguments, dataset: Dataset) -> Split:
+    """The split that is evaluated, if the data set has it and the column ``group``."""
+    group, split = arguments.group, split_of(dataset, arguments.split)
     if group is None:
-        return
+        return split
     if group not in dataset.schema:
         raise FinalError(
             f"there is no column {group!r} to group records by{nearest(group, dataset.schema)}; "
@@ -347,3 +343,4 @@ def _check_group(group: str | None, dataset: Dataset) -> None:
             f"the column {group!r} has values of shape {shape}: records are grouped by a column of "
             "single values"
         )
+    return split
