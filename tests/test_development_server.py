@@ -43,6 +43,13 @@ class Scaled(tf.Module):
             "name_bytes": name,
         }
 
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "image")])
+    def look(self, image):
+        def height(content):
+            return tf.shape(tf.io.decode_image(content, expand_animations=False))[0]
+
+        return {"height": tf.map_fn(height, image, fn_output_signature=tf.int32)}
+
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
@@ -51,6 +58,7 @@ def store(tmp_path_factory):
     for version in (1, 2):
         module = Scaled(version)
         signatures = {"serving_default": module.scale, "describe": module.describe}
+        signatures["look"] = module.look
         tf.saved_model.save(module, str(folder / str(version)), signatures=signatures)
         publish(store.child("flats/serving"), folder / str(version), str(version), {})
     store.put("logs/of-airflow.log", b"")
@@ -119,7 +127,8 @@ def test_several_inputs_and_outputs_have_names_and_bytes_are_base64(ask):
     [
         (PREDICT, b"", 400, "the request is no JSON"),
         (PREDICT, {"inputs": [["a", 1]]}, 400, "not of the type float32"),
-        (PREDICT, {"signature_name": "other"}, 400, "it has serving_default, describe"),
+        (PREDICT, {"signature_name": "other"}, 400, "it has serving_default, describe, look"),
+        (PREDICT, {"signature_name": "look", "instances": ["no image"]}, 400, "Unknown image file"),
         ("/v1/models/houses", None, 404, "houses/serving has no version yet"),
         ("/v1/models/flats/versions/9", None, 404, "version 9 cannot be pulled"),
         ("/v1/models/..%2f", None, 404, "there is no model"),
@@ -130,6 +139,7 @@ def test_what_cannot_be_answered_has_a_status_and_an_error(ask, path, body, stat
     found, answer = ask(path, body)
     assert found == status
     assert message in answer["error"]
+    assert "\n" not in answer["error"]
 
 
 class Counting(tf.Module):

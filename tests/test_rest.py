@@ -1,6 +1,7 @@
 """Requests of TensorFlow Serving's REST API as arrays, and what the answer to a wrong one says."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,10 @@ from aerotrain.serving.rest import BadRequestError, inputs_of, instances_of
 
 INPUTS = {"town": Feature("string"), "rooms": Feature("int64"), "area": Feature("float32")}
 WHOLE = {"town": "Graz", "rooms": 3, "area": 80.0}
-TAKES = "the model takes area (float32), rooms (int64), town (string)"
+TAKES = (
+    "the model takes area (float32), rooms (int64), town (string); bytes, such as an image, as "
+    '{"b64": "…"}'
+)
 PAIRS = {"x": Feature("float32", (2,))}
 
 
@@ -64,7 +68,7 @@ def test_the_name_of_a_column_leads_to_the_input_that_it_is():
     ],
 )
 def test_an_answer_names_the_input_the_record_and_what_the_model_takes(request_, says):
-    takes = says.replace(TAKES, TAKES.replace("(", r"\(").replace(")", r"\)"))
+    takes = says.replace(TAKES, re.escape(TAKES))
     with pytest.raises(BadRequestError, match=takes):
         inputs_of(request_, INPUTS)
 

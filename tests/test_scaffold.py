@@ -266,7 +266,7 @@ def test_a_label_that_up_to_a_hundredth_of_the_records_lack_leaves_them_out(
     rows = [{"x": n % 9, "target": "" if n < count else n % 3 + 4} for n in range(1000)]
     said = new("few", written(tmp_path / "x.csv", rows))
     assert said["target"].endswith(f"3 classes: 4, 5, 6; {count} records without it")
-    first = f"{count} records, the first at line 2: the label 'target' is missing; "
+    first = f"{count} records, the first at line 2 of x.csv: the label 'target' is missing; "
     assert said["(rejected)"].startswith(first + rejected)
     dag = (tmp_path / "dags" / "few.py").read_text()
     assert 'ranges={"target": [4, 6]}' in dag
@@ -336,11 +336,29 @@ def test_as_many_records_are_rejected_as_new_says(
     assert (dataset.records, dataset.rejected) == (1000 - counted, counted)
 
 
+def test_images_that_cannot_be_read_are_counted_and_left_out(new: Any, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    image = tf.io.encode_png(np.zeros((4, 4, 3), np.uint8)).numpy()
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(60):
+            (tmp_path / "pets" / name / f"{number}.png").write_bytes(image)
+    (tmp_path / "pets" / "dog" / "damaged.png").write_bytes(image[:-9])
+    (tmp_path / "pets" / "notes.txt").write_text("from the zoo")
+    said = new("pets", tmp_path / "pets")
+    assert said["dog"] == "class, 61 images"
+    assert said["(others)"].endswith("notes.txt; not read")
+    assert said["(rejected)"].startswith("1 record, the first at ")
+    assert "damaged.png: it is a damaged PNG" in said["(rejected)"]
+    assert "max_rejected=1" in (tmp_path / "dags" / "pets.py").read_text()
+
+
 def test_the_first_record_that_cannot_be_read_is_named(new: Any, tmp_path: Path) -> None:
     file = written(tmp_path / "x.csv", [{"x": each % 9, "target": each % 2} for each in range(100)])
     file.write_text(file.read_text() + "1,2,3\n")
     said = new("rows", file)
-    assert said["(rejected)"].startswith("1 record, the first at line 102: ")
+    assert said["(rejected)"].startswith("1 record, the first at line 102 of x.csv: ")
 
 
 @pytest.mark.parametrize("name", ["class", "y", "CLASS", "churn_score"])

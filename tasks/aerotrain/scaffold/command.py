@@ -11,12 +11,14 @@ from shlex import quote
 
 from aerotrain.contract.errors import SpecError, counted
 from aerotrain.contract.preparing import PlanArguments
+from aerotrain.data.sources.batch import Rejected
 from aerotrain.scaffold.columns import ColumnDecision, Use, decide
 from aerotrain.scaffold.label import label_of, name_of_label
 from aerotrain.scaffold.pipeline import (
     MOST_REJECTED,
     Columns,
     OutputPlace,
+    most_rejected,
     of_columns,
     of_images,
     write,
@@ -47,9 +49,7 @@ def run(given: Namespace, ask: Ask | None) -> None:
         if given.label or given.task == "regression":
             raise SpecError("the class of an image is its folder; leave --label and --task out")
         texts = of_images(place, sample)
-        _print_table(
-            [(name, f"class, {counted(count, 'image')}") for name, count in sample.counts.items()]
-        )
+        _print_table(_rows_of_images(sample))
     else:
         columns = _decided(given, sample, ask)
         texts = of_columns(place, columns)
@@ -150,19 +150,33 @@ def _rows(columns: Columns) -> list[tuple[str, str]]:
     if words := columns.sample.description.get("nulls"):
         shown = ", ".join(map(repr, words[:6])) + (", …" if len(words) > 6 else "")
         rows.append(("(missing)", f"words for a missing value, in all columns: {shown}"))
-    if columns.rejected:
-        rows.append(("(rejected)", _rejected(columns)))
-    return rows
+    return rows + _rejected(columns.sample, columns.rejected)
 
 
-def _rejected(columns: Columns) -> str:
-    """What becomes of the records that do not fit."""
-    first = columns.rejected[0]
-    records = counted(len(columns.rejected), "record")
-    records += f", the first at {first.place}: {first.reason}"
-    if not columns.sample.is_whole:
+def _rows_of_images(sample: ImageSample) -> list[tuple[str, str]]:
+    """How many files each class has, and which files are no images."""
+    rows = [(name, f"class, {counted(count, 'image')}") for name, count in sample.counts.items()]
+    if sample.not_read:
+        rows.append(("(others)", sample.not_read))
+    return rows + _rejected(sample, sample.rejected)
+
+
+def _rejected(
+    sample: SourceSample | ImageSample, rejected: Sequence[Rejected]
+) -> list[tuple[str, str]]:
+    """What becomes of the records that do not fit, if there are some."""
+    if not rejected:
+        return []
+    return [("(rejected)", _fate(sample, rejected))]
+
+
+def _fate(sample: SourceSample | ImageSample, rejected: Sequence[Rejected]) -> str:
+    first = rejected[0]
+    where = f"{first.place} of {first.file.rpartition('/')[2]}"
+    records = f"{counted(len(rejected), 'record')}, the first at {where}: {first.reason}"
+    if not sample.is_whole:
         return f"of these, {records}; give prepare max_rejected in the DAG to leave such ones out"
-    if most := columns.max_rejected:
+    if most := most_rejected(sample, rejected):
         return (
             f"{records}; left out by max_rejected={most} in the DAG: a run fails if there are more"
         )

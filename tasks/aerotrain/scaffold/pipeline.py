@@ -139,10 +139,14 @@ class Columns:
 
     @property
     def max_rejected(self) -> int:
-        """How many records ``prepare`` may leave out, if all were read: 0 if they are too many."""
-        count = len(self.rejected)
-        most = MOST_REJECTED * self.sample.records
-        return count if self.sample.is_whole and count <= most else 0
+        """How many records ``prepare`` may leave out."""
+        return most_rejected(self.sample, self.rejected)
+
+
+def most_rejected(sample: SourceSample | ImageSample, rejected: Sequence[Rejected]) -> int:
+    """How many records ``prepare`` may leave out, if all were read: 0 if they are too many."""
+    count = len(rejected)
+    return count if sample.is_whole and count <= MOST_REJECTED * sample.records else 0
 
 
 def _type_of_label(label: Label) -> str | list[Any] | None:
@@ -221,7 +225,9 @@ def of_images(place: OutputPlace, sample: ImageSample) -> dict[str, str]:
         share=max(sample.counts.values()) / sample.records,
     )
     source = {name: value for name, value in sample.description.items() if name != "url"}
-    rules = {"split_by": {"way": "stratified", "column": "label"}}
+    rules: dict[str, Any] = {"split_by": {"way": "stratified", "column": "label"}}
+    if most := most_rejected(sample, sample.rejected):
+        rules["max_rejected"] = most
     return _texts(place, "images", label, source, rules, sample.records, {})
 
 

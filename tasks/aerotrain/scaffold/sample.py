@@ -26,6 +26,9 @@ from aerotrain.scaffold.csv_format import csv_options
 #: The most records that are looked at, the most values of them, and the most values that are read.
 _MOST_RECORDS, _MOST_VALUES, _MOST_READ = 100_000, 2_000_000, 32_000_000
 
+#: The most bytes of images that are read.
+_MOST_IMAGE_BYTES = 2**29
+
 #: The fewest records of which each split gets some.
 FEWEST = 30
 
@@ -69,10 +72,17 @@ class SourceSample:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSample:
-    """A folder of images: how many there are of each class."""
+    """A folder of images: how many files there are of each class.
+
+    ``rejected`` are those that ``prepare`` will not store; if not ``is_whole``, then of those
+    that were read. ``not_read`` names the files that are no images.
+    """
 
     description: Mapping[str, Any]
     counts: Mapping[str, int]
+    rejected: Sequence[Rejected]
+    is_whole: bool
+    not_read: str
 
     @property
     def records(self) -> int:
@@ -139,7 +149,20 @@ def _images(url: str) -> ImageSample:
             f"all images are of one class, {classes[0]!r}, so there is nothing to learn; put those "
             "of each class into a folder of its own, and give the folder above them"
         )
-    return ImageSample(description=source.described(), counts=dict(sorted(counts.items())))
+    rejected, read = [], 0
+    for fragment in source.fragments():  # each has images from all over the folder
+        if read >= _MOST_IMAGE_BYTES:
+            break
+        read += fragment.bytes
+        for batch in source.batches(fragment.description, None):
+            rejected += batch.rejected
+    return ImageSample(
+        description=source.described(),
+        counts=dict(sorted(counts.items())),
+        rejected=rejected,
+        is_whole=read == sum(each.bytes for each in source.fragments()),
+        not_read=source.facts().get("other files", ""),
+    )
 
 
 def _records(kind: str, url: str, first: InputFile, nulls: Collection[str]) -> SourceSample:

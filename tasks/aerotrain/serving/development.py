@@ -26,6 +26,7 @@ from aerotrain.serving.requests import read_requests
 from aerotrain.serving.rest import BadRequestError, inputs_of, response_of
 from aerotrain.serving.signature import SIGNATURE, Arrays, loaded_inputs
 from aerotrain.store import open_store
+from aerotrain.training.model.error_messages import sentence_of
 
 _PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/(\d{1,18}))?(:predict)?")
 
@@ -81,7 +82,7 @@ def _outputs(signature: Any, inputs: Arrays) -> Arrays:
         tensors = {name: tf.constant(each, specs[name].dtype) for name, each in inputs.items()}
         return {name: each.numpy() for name, each in signature(**tensors).items()}
     except (tf.errors.OpError, TypeError, ValueError) as error:
-        raise BadRequestError(str(getattr(error, "message", error))) from error
+        raise BadRequestError(sentence_of(str(getattr(error, "message", error)))) from error
 
 
 class Models:
@@ -197,7 +198,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             request = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise BadRequestError(f"the request is no JSON: {error}") from error
+            raise BadRequestError(
+                f"the request is no JSON: {error}; send an object with 'instances', a list of "
+                'records, in which bytes, such as an image, are {"b64": "…"}'
+            ) from error
         return loaded.predict(request)
 
     def _loaded(self, method: str, verb: str | None) -> Loaded:

@@ -88,7 +88,10 @@ def _by_input(values: Any, inputs: Schema, title: str) -> Mapping[str, Any]:
 
 
 def _taken(inputs: Schema) -> str:
-    return "the model takes " + ", ".join(f"{n} ({inputs[n].dtype})" for n in sorted(inputs))
+    """The inputs that a model takes; bytes, such as a file, are base64 in JSON."""
+    named = ", ".join(f"{name} ({inputs[name].dtype})" for name in sorted(inputs))
+    texts = any(each.dtype == "string" for each in inputs.values())
+    return f"the model takes {named}" + '; bytes, such as an image, as {"b64": "…"}' * texts
 
 
 def _is_base64(value: Any) -> bool:

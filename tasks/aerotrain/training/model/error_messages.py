@@ -69,11 +69,11 @@ def explained(error: Exception, module: str, build_model: Any, batch: Any = None
             f"a label is {label[1]}, and the model of {module!r} has outputs for the labels 0 to "
             f"{last}{place}; give it an output for each label, or correct the labels"
         )
-    said = f"the model of {module!r} has a mistake{place}: {_sentence(message)}"
+    said = f"the model of {module!r} has a mistake{place}: {sentence_of(message)}"
     return FinalError(said + ("" if batch is None else f"; its batches are {_described(batch)}"))
 
 
-def _sentence(message: str) -> str:
+def sentence_of(message: str) -> str:
     """The first paragraph of ``message`` that says what is wrong, in one line."""
     lines = [_LEADING.sub("", line) for line in message.splitlines()]
     kept = [line for line in lines if line.strip() and not _AROUND.match(line.strip())]
@@ -244,4 +244,4 @@ def _blame_record(code: "UserCode", dataset: Dataset, url: str, split: str, scra
 
 def _first_line(error: tf.errors.OpError) -> str:
     """What TensorFlow says first, without the names of its internal functions."""
-    return _CALLERS.sub("", str(error.message)).strip().partition("\n")[0]
+    return sentence_of(_CALLERS.sub("", str(error.message)))
