@@ -139,28 +139,25 @@ def _suffix(name: str) -> str:
 def _images(url: str) -> ImageSample:
     source = open_source({"kind": "images", "url": url})
     classes = source.described()["classes"]
-    counts = Counter(
-        InputFile(*file).folder
-        for fragment in source.fragments()
-        for file in fragment.description["files"]
-    )
+    fragments = list(source.fragments())  # each has images from all over the folder
+    files = [InputFile(*file) for each in fragments for file in each.description["files"]]
     if len(classes) < 2:
         raise SpecError(
             f"all images are of one class, {classes[0]!r}, so there is nothing to learn; put those "
             "of each class into a folder of its own, and give the folder above them"
         )
-    rejected, read = [], 0
-    for fragment in source.fragments():  # each has images from all over the folder
-        if read >= _MOST_IMAGE_BYTES:
-            break
-        read += fragment.bytes
-        for batch in source.batches(fragment.description, None):
+    rejected: list[Rejected] = []
+    read = bytes_read = 0
+    while read < len(fragments) and bytes_read < _MOST_IMAGE_BYTES:
+        for batch in source.batches(fragments[read].description, None):
             rejected += batch.rejected
+        bytes_read += fragments[read].bytes or 0
+        read += 1
     return ImageSample(
         description=source.described(),
-        counts=dict(sorted(counts.items())),
+        counts=dict(sorted(Counter(file.folder for file in files).items())),
         rejected=rejected,
-        is_whole=read == sum(each.bytes for each in source.fragments()),
+        is_whole=read == len(fragments),
         not_read=source.facts().get("other files", ""),
     )
 
