@@ -49,9 +49,9 @@ class Deadlines(Validated):
     progress_timeout: float = option(
         60.0,
         title="Progress timeout (seconds)",
-        help="Time without a heartbeat or a training step after which a replica counts as "
-        "unresponsive and is ended. Its launcher restarts it; a training by hand in one process "
-        "ends.",
+        help="Time without a heartbeat, or without the end of an execution of steps, after which a "
+        "replica counts as unresponsive and is ended. Its launcher restarts it; a training by hand "
+        "in one process ends.",
         section=Section.RECOVERY,
         minimum=5,
     )
