@@ -4,7 +4,7 @@ import { byId, each, make, setText } from "./elements.js";
 import { counted, duration, percent } from "./words.js";
 
 const USEFUL = "useful training";
-const CAUSES = ["start-up", "recovery", "save stall", "rework", "other"];
+const CAUSES = ["start-up", "recovery", "save stall", "rework", "lost work", "other"];
 
 /** The parts of a run's wall time, {name, style, seconds, share}: useful training, then what was lost. Their
     ends are rounded to a tenth of a per cent, so that the shares add up to all of it. */
