@@ -88,6 +88,7 @@ def test_restarts_are_counted_by_role_and_kind_and_the_goodput_by_cause(
     causes = [each.partition(",cause=")[2] for each in server.of("airflow.aerotrain.lost_seconds")]
     assert "recovery:10.0|g" in causes
     assert "save_stall:0|g" in causes
+    assert "lost_work:0.0|g" in causes
 
 
 def test_the_dashboard_and_the_alerts_query_metrics_that_are_documented() -> None:

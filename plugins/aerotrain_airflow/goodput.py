@@ -119,7 +119,7 @@ def goodput_of(events: Sequence[Event]) -> Goodput:
         "recovery": sum(took[1:]),
         "save stall": sum(each.seconds for each in events if each.event is EventType.SAVE_STALL),
         "rework": twice * pace,
-        "lost work": sum(max(0.0, seconds - steps * pace) for steps, seconds in cut),
+        "lost work": sum(max(0.0, took - (last - at) * pace) for at, last, took in cut),
         "other": wall,
     }
     lost: dict[str, float] = {}
@@ -181,18 +181,16 @@ class _Start:
         return self.first, self.first + self.steps, self.end - self.restored
 
 
-def _course(
-    events: Sequence[Event],
-) -> tuple[list[_Start], list[_Stretch], int, list[tuple[int, float]]]:
+def _course(events: Sequence[Event]) -> tuple[list[_Start], list[_Stretch], int, list[_Stretch]]:
     """The starts of the chief that have ended, the training between, and the steps done again.
 
     The first start is that of the run, and the others are recoveries. Steps are done again after a
     checkpoint was restored, as far as the events show. Last is what failures have cut off, from the
-    last event of the chief: the steps of it that are done again, and all of its seconds.
+    last event of the chief: what is known of its steps, and all of its seconds.
     """
     starts: list[_Start] = []
     trained: list[_Stretch] = []
-    cut: list[tuple[int, float]] = []
+    cut: list[_Stretch] = []
     since: float | None = events[0].at  # from when the chief does not train
     at = furthest = twice = 0
     recorded = events[0].at  # until when the chief has recorded what it did
@@ -206,7 +204,7 @@ def _course(
             case EventType.RESTORE:
                 twice += max(0, furthest - step) if entry.step is not None else 0
                 if since is not None:
-                    cut.append((furthest - at, since - recorded))
+                    cut.append((at, furthest, since - recorded))
                     start = _Start(begin=since, restored=entry.at, end=entry.at, first=step)
                     starts.append(start)
                 since, at = None, step
@@ -224,7 +222,7 @@ def _course(
             recorded = entry.at
         furthest = max(furthest, step)
     if since is not None:
-        cut.append((furthest - at, since - recorded))
+        cut.append((at, furthest, since - recorded))
     return starts, trained, twice, cut
 
 

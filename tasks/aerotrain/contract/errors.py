@@ -122,9 +122,6 @@ def message_of(error: BaseException) -> str:
     return found[1].strip() if found else str(error)
 
 
-_UNREACHABLE = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH)
-
-
 def is_unavailable(error: BaseException | None) -> bool:
     """Whether an error of the user's code, or one that led to it, is of a service that is away."""
     match error:
@@ -132,10 +129,10 @@ def is_unavailable(error: BaseException | None) -> bool:
             return False
         case ConnectionError() | TimeoutError() | socket.gaierror():
             return True
+        case OSError(errno=errno.ENETUNREACH | errno.EHOSTUNREACH):
+            return True
         case HTTPError(code=code):
             return code == 429 or code >= 500
-        case OSError(errno=number) if number in _UNREACHABLE:
-            return True
     return is_unavailable(error.__cause__ or error.__context__)
 
 
