@@ -25,7 +25,7 @@ class SpanState(StrEnum):
     WAITING = "waiting"  # to be placed, or for its image, while others have begun
     STARTING = "starting"  # imports, connects, restores, compiles: until its first execution
     TRAINING = "training"  # trains, or serves those that do
-    REPEATED = "repeated"  # runs steps again that were lost
+    REPEATED = "repeated"  # from the restore on, while it runs steps again that were lost
     LOST = "lost"  # what it did was not kept, or its process is gone and the next has not begun
 
 
