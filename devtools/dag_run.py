@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from graphlib import TopologicalSorter
+from textwrap import indent
 from typing import Any
 from urllib.parse import quote
 
@@ -197,5 +198,5 @@ def _end_of_log(api: AirflowApi, instance: Mapping[str, Any]) -> str:
     errors = [detail["exc_value"] for event in events for detail in event.get("error_detail") or ()]
     lines = [str(event.get("event", json.dumps(event))) for event in events]
     last = [line for line in lines if not line.startswith(_FOLDS)][-_LAST_LINES:]
-    shown = [f"task {name} failed; its log ends:", *(f"  {line}" for line in last)]
+    shown = [f"task {name} failed; its log ends:", *(indent(line, "  ") for line in last)]
     return "\n".join([*shown, *(f"error: {error}" for error in errors[-1:])])

@@ -51,7 +51,14 @@ def test_a_kill_costs_the_restart_and_the_repeated_steps() -> None:
     found = goodput_of(KILLED)
     assert found.goodput == pytest.approx(80 / 110)
     assert found.lost == pytest.approx(
-        {"start-up": 10, "recovery": 10, "save stall": 0, "rework": 10, "other": 0}
+        {
+            "start-up": 10,
+            "recovery": 10,
+            "save stall": 0,
+            "rework": 10,
+            "lost work": 0,
+            "other": 0,
+        }
     )
     assert (found.steps, found.steps_twice, found.restarts) == (800, 100, 1)
     assert str(found).startswith("73% of 110 s were training steps that count")
@@ -86,7 +93,8 @@ def test_starts_last_until_the_first_execution_without_the_time_of_its_steps() -
     found = goodput_of(COMPILED)
     assert found.lost["start-up"] == pytest.approx(20 - 2)
     assert found.lost["recovery"] == pytest.approx((65 - 60) + (95 - 70 - 2))
-    assert found.lost["other"] == pytest.approx((60 - 58) + (70 - 65)), "it did not get ready"
+    assert found.lost["lost work"] == pytest.approx((60 - 58) + (70 - 65)), "it did not get ready"
+    assert found.lost["other"] == pytest.approx(0)
     assert found.goodput == pytest.approx(80 / 133)
     assert (found.steps, found.steps_twice) == (800, 0)
 
@@ -105,6 +113,43 @@ def test_steps_that_two_workers_have_run_count_once() -> None:
     assert found.goodput == pytest.approx((calm.goodput or 0) - 10 / 90)
 
 
+#: A step takes 10 s. The one after step 3, which is saved, hangs; that after step 6 is killed, and
+#: so is, after a restart, the same one again, which ends the job.
+SLOW = [
+    entry(EventType.START, 0),
+    entry(EventType.RESTORE, 10, step=0),
+    entry(EventType.READY, 20, step=1),
+    entry(EventType.TRAIN, 40, step=3, seconds=20),
+    entry(EventType.SAVE_STALL, 41, step=3, seconds=1),
+    entry(EventType.DETECT, 101, step=3, replica="chief", kind="hang"),
+    entry(EventType.RESTART, 101, replica="chief"),
+    entry(EventType.RESTORE, 106, step=3),
+    entry(EventType.READY, 116, step=4),
+    entry(EventType.TRAIN, 136, step=6, seconds=20),
+    entry(EventType.DETECT, 143, step=6, replica="chief"),
+    entry(EventType.RESTORE, 148, step=3),
+    entry(EventType.READY, 158, step=4),
+    entry(EventType.TRAIN, 178, step=6, seconds=20),
+    entry(EventType.DETECT, 185, step=6, replica="chief"),
+    entry(EventType.END, 185, kind="lost"),
+]
+
+
+def test_the_time_of_a_step_that_a_failure_has_cut_off_is_lost_work() -> None:
+    found = goodput_of(SLOW)
+    assert found.lost == pytest.approx(
+        {
+            "start-up": 10,
+            "recovery": 5 + 5,
+            "save stall": 1,
+            "rework": 30,
+            "lost work": (101 - 41) + (143 - 136) + (185 - 178),
+            "other": 0,
+        }
+    )
+    assert "steps that a failure cut off 74 s" in str(found)
+
+
 #: All of it is done again, and it saves while it is restarted.
 SHORT = [
     entry(EventType.START, 0),
@@ -118,7 +163,7 @@ SHORT = [
 ]
 
 
-@pytest.mark.parametrize("events", [CALM, KILLED, COMPILED, SHORT])
+@pytest.mark.parametrize("events", [CALM, KILLED, COMPILED, SLOW, SHORT])
 def test_what_counts_and_what_was_lost_are_all_of_the_time(events: list[Event]) -> None:
     found = goodput_of(events).to_dict()
     seconds = [found["goodput"] * found["wall_seconds"], *found["lost_seconds"].values()]

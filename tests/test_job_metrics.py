@@ -75,7 +75,7 @@ def test_restarts_are_counted_by_role_and_kind_and_the_goodput_by_cause(
         Event(event=EventType.TRAIN, at=110, step=800, seconds=40),
     ]
     JobMetrics(stats, "digits", "train").ended(events, goodput_of(events))
-    wait_for("nine metrics", lambda: len(server.received) == 9, 10)
+    wait_for("ten metrics", lambda: len(server.received) == 10, 10)
     assert "airflow.aerotrain.queue_seconds,dag_id=digits,task_id=train:4|g" in server.received
     tags = "dag_id=digits,task_id=train"
     assert server.of("airflow.aerotrain.restarts") == [
@@ -88,6 +88,7 @@ def test_restarts_are_counted_by_role_and_kind_and_the_goodput_by_cause(
     causes = [each.partition(",cause=")[2] for each in server.of("airflow.aerotrain.lost_seconds")]
     assert "recovery:10.0|g" in causes
     assert "save_stall:0|g" in causes
+    assert "lost_work:0.0|g" in causes
 
 
 def test_the_dashboard_and_the_alerts_query_metrics_that_are_documented() -> None:

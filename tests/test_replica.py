@@ -1,13 +1,20 @@
 """How a replica starts, whichever launcher started it."""
 
+import errno
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from email.message import Message
 from pathlib import Path
 from typing import IO, Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
+import requests
 
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode
@@ -16,7 +23,7 @@ from aerotrain.contract.layout import status_key
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import ReplicaStatus
 from aerotrain.lease import Lease
-from aerotrain.replica import Replica
+from aerotrain.replica import Replica, exit_code_of
 from aerotrain.store import open_store
 from aerotrain.training.background.writers import StatusWriter
 
@@ -151,6 +158,41 @@ def read():
 def run(replica):
     return read()
 """
+
+
+def fetched(address: str, folder: Path) -> None:
+    import keras
+
+    keras.utils.get_file("weights.h5", address, cache_dir=folder)
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda folder: fetched("https://weights.invalid/a.h5", folder), ExitCode.TEMPORARY),
+        (lambda folder: fetched("http://127.0.0.1:1/a.h5", folder), ExitCode.TEMPORARY),
+        (lambda folder: fetched("nothing://127.0.0.1/a.h5", folder), ExitCode.FINAL),
+        (lambda _: requests.get("http://127.0.0.1:1/", timeout=5), ExitCode.TEMPORARY),
+        (lambda _: requests.get("nothing", timeout=5), ExitCode.FINAL),
+        (lambda _: urlopen("http://127.0.0.1:1/"), ExitCode.TEMPORARY),
+        (lambda _: socket.getaddrinfo("weights.invalid", 80), ExitCode.TEMPORARY),
+        (lambda _: raised(TimeoutError("timed out")), ExitCode.TEMPORARY),
+        (lambda _: raised(OSError(errno.ENETUNREACH, "unreachable")), ExitCode.TEMPORARY),
+        (lambda _: raised(HTTPError("", 503, "busy", Message(), None)), ExitCode.TEMPORARY),
+        (lambda _: raised(HTTPError("", 404, "none", Message(), None)), ExitCode.FINAL),
+        (lambda folder: (folder / "weights.h5").read_bytes(), ExitCode.FINAL),
+    ],
+)
+def test_a_service_that_is_away_is_temporary_for_the_code_of_a_user_too(
+    call: Callable[[Path], object], code: ExitCode, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 -- the type is the user's matter
+        call(tmp_path)
+    assert exit_code_of(caught.value) is code
+
+
+def raised(error: Exception) -> None:
+    raise error
 
 
 def test_the_termination_message_of_an_exception_names_the_line_of_user_code(

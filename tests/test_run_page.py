@@ -72,6 +72,39 @@ def test_a_replica_that_only_serves_was_there_until_the_training_ended():
     assert [each["spans"][-1]["to"] for each in lanes] == [999, 999]
 
 
+def test_what_was_not_kept_is_lost_and_what_is_done_again_is_repeated():
+    chief = [
+        Event(event=event, at=at, step=step)
+        for event, at, step in [
+            (EventType.RESTORE, 805, 0),
+            (EventType.READY, 810, 1),
+            (EventType.TRAIN, 830, 3),  # and saved
+            (EventType.TRAIN, 850, 5),
+            (EventType.DETECT, 900, 5),
+            (EventType.RESTORE, 925, 3),
+            (EventType.READY, 935, 4),
+            (EventType.TRAIN, 945, 5),
+            (EventType.TRAIN, 965, 7),
+        ]
+    ]
+    expected = [
+        ("starting", 800, 810),
+        ("training", 810, 830),
+        ("lost", 830, 920),
+        ("starting", 920, 925),
+        ("repeated", 925, 945),
+        ("training", 945, None),
+    ]
+    assert spans(process(800, 810, 880), process(920, 935, NOW), events=chief) == expected
+    preempted = [each for each in chief if each.at not in (850, 900)]
+    found = spans(process(800, 810, 830), process(920, 935, NOW), events=preempted)
+    assert ("training", 810, 830) in found
+    assert ("training", 935, None) in found
+    alone = [*chief[:4], replace(chief[3], at=925, step=9)]
+    found = spans(process(800, 810, 880), process(920, 935, NOW), events=alone)
+    assert ("training", 810, 880) in found, "the chief has continued"
+
+
 def test_a_replica_that_begins_after_others_has_waited_and_a_loss_has_its_reason():
     failed = Event(event=EventType.DETECT, at=905, replica="ps-0", because="signal 9")
     statuses = {

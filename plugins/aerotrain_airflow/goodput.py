@@ -37,6 +37,7 @@ _WORDS: Mapping[str, str] = {
     "recovery": "recovery from failures",
     "save stall": "waiting for checkpoints",
     "rework": "steps done again",
+    "lost work": "steps that a failure cut off",
     "other": "other work, such as validation",
 }
 
@@ -100,7 +101,7 @@ def goodput_of(events: Sequence[Event]) -> Goodput:
     restarts = len({each.at for each in events if each.event is EventType.RESTART})
     begun = (each.at for each in events if each.event is EventType.START and each.replica)
     queued = next((max(0.0, at - events[0].at) for at in begun), None)
-    starts, trained, twice = _course(events)
+    starts, trained, twice, cut = _course(events)
     trained = trained or [each.execution for each in starts if each.steps]
     if not trained:
         return Goodput(wall=wall, restarts=restarts, queued=queued)
@@ -118,6 +119,7 @@ def goodput_of(events: Sequence[Event]) -> Goodput:
         "recovery": sum(took[1:]),
         "save stall": sum(each.seconds for each in events if each.event is EventType.SAVE_STALL),
         "rework": twice * pace,
+        "lost work": sum(max(0.0, took - (last - at) * pace) for at, last, took in cut),
         "other": wall,
     }
     lost: dict[str, float] = {}
@@ -179,16 +181,19 @@ class _Start:
         return self.first, self.first + self.steps, self.end - self.restored
 
 
-def _course(events: Sequence[Event]) -> tuple[list[_Start], list[_Stretch], int]:
+def _course(events: Sequence[Event]) -> tuple[list[_Start], list[_Stretch], int, list[_Stretch]]:
     """The starts of the chief that have ended, the training between, and the steps done again.
 
     The first start is that of the run, and the others are recoveries. Steps are done again after a
-    checkpoint was restored, as far as the events show.
+    checkpoint was restored, as far as the events show. Last is what failures have cut off, from the
+    last event of the chief: what is known of its steps, and all of its seconds.
     """
     starts: list[_Start] = []
     trained: list[_Stretch] = []
+    cut: list[_Stretch] = []
     since: float | None = events[0].at  # from when the chief does not train
     at = furthest = twice = 0
+    recorded = events[0].at  # until when the chief has recorded what it did
     for entry in events:
         step = entry.step or 0
         match entry.event:
@@ -199,6 +204,7 @@ def _course(events: Sequence[Event]) -> tuple[list[_Start], list[_Stretch], int]
             case EventType.RESTORE:
                 twice += max(0, furthest - step) if entry.step is not None else 0
                 if since is not None:
+                    cut.append((at, furthest, since - recorded))
                     start = _Start(begin=since, restored=entry.at, end=entry.at, first=step)
                     starts.append(start)
                 since, at = None, step
@@ -212,8 +218,12 @@ def _course(events: Sequence[Event]) -> tuple[list[_Start], list[_Stretch], int]
                     if step > at and entry.seconds > 0:
                         trained.append((at, step, entry.seconds))
                     at = step
+        if entry.step is not None and entry.event not in (EventType.DETECT, EventType.RESTART):
+            recorded = entry.at
         furthest = max(furthest, step)
-    return starts, trained, twice
+    if since is not None:
+        cut.append((at, furthest, since - recorded))
+    return starts, trained, twice, cut
 
 
 def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:

@@ -38,6 +38,7 @@ from aerotrain.contract.errors import (
     SupersededError,
     TemporaryError,
     TerminationMessage,
+    is_unavailable,
     message_of,
 )
 from aerotrain.contract.job import Job
@@ -317,7 +318,8 @@ def exit_code_of(error: BaseException) -> ExitCode:
     """The exit code by which a process reports that error."""
     if isinstance(error, SupersededError):
         return ExitCode.SUPERSEDED
-    return ExitCode.TEMPORARY if isinstance(error, TemporaryError) else ExitCode.FINAL
+    is_temporary = isinstance(error, TemporaryError) or is_unavailable(error)
+    return ExitCode.TEMPORARY if is_temporary else ExitCode.FINAL
 
 
 def _lines_of(error: BaseException, folder: str) -> list[traceback.FrameSummary]:

@@ -8,11 +8,12 @@ and ``text``.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby, pairwise
+from math import inf
 from statistics import median
 from typing import Any
 
 from aerotrain.contract.event_log import Event, EventType
-from aerotrain.contract.status import GONE_AFTER, ReplicaStatus, State, StepTime
+from aerotrain.contract.status import GONE_AFTER, ProcessStatus, ReplicaStatus, State, StepTime
 
 Mark = dict[str, Any]
 Statuses = Mapping[str, ReplicaStatus]
@@ -24,7 +25,8 @@ class SpanState(StrEnum):
     WAITING = "waiting"  # to be placed, or for its image, while others have begun
     STARTING = "starting"  # imports, connects, restores, compiles: until its first execution
     TRAINING = "training"  # trains, or serves those that do
-    LOST = "lost"  # its process is gone, and the next one has not begun
+    REPEATED = "repeated"  # from the restore on, while it runs steps again that were lost
+    LOST = "lost"  # what it did was not kept, or its process is gone and the next has not begun
 
 
 def lanes_of(
@@ -73,11 +75,12 @@ def _spans(
         is_gone = following is not None or (ended_at or now) - process.seen > GONE_AFTER
         # One that serves others is ended with them, without another report.
         end = process.seen if is_gone else ended_at
-        if process.ready is None:
-            yield _span(process.began, end, SpanState.STARTING)
-        else:
-            yield _span(process.began, process.ready, SpanState.STARTING)
-            yield _span(process.ready, end, SpanState.TRAINING)
+        repeats, trains, kept = _work_of(process, following, events)
+        yield _span(process.began, end if process.ready is None else repeats, SpanState.STARTING)
+        if repeats < trains:
+            yield _span(repeats, trains, SpanState.REPEATED)
+        if process.ready is not None and (following is None or trains < kept):
+            yield _span(trains, end if following is None else kept, SpanState.TRAINING)
         if following is not None:
             until = max(process.seen, following.began)
             # The last report of a process that failed may be as old as the time between two.
@@ -86,9 +89,30 @@ def _spans(
                 for each in failures
                 if process.seen <= each.at <= following.began + 1
             ]
-            yield _span(process.seen, until, SpanState.LOST, "".join(reasons[-1:]))
+            yield _span(kept, until, SpanState.LOST, "".join(reasons[-1:]))
         elif is_gone and ended_at is None:
             yield _span(process.seen, None, SpanState.LOST)
+
+
+def _work_of(
+    process: ProcessStatus, following: ProcessStatus | None, events: Iterable[Event]
+) -> tuple[float, float, float]:
+    """From when a process repeats steps, from when it runs new ones, and until when those count.
+
+    Each is that of the chief; what the checkpoint that the ``following`` one restores has counts.
+    """
+    ready = process.seen if process.ready is None else process.ready
+    end, ready_again = (following.began, following.ready or inf) if following else (inf, inf)
+    steps = (EventType.RESTORE, EventType.READY, EventType.TRAIN)
+    done = [(each.at, each.step or 0) for each in events if each.event in steps]
+    furthest = max((step for at, step in done if at < process.began), default=0)
+    own = [(at, step) for at, step in done if process.began <= at < end]
+    again = [at for at, step in own if at >= ready and step <= furthest]
+    repeats, trains = (own[0][0], again[-1]) if again else (ready, ready)
+    after = [each for each in events if each.event is EventType.RESTORE and each.at >= end]
+    restored = next((each.step or 0 for each in after if each.at <= ready_again), -1)
+    kept = max((at for at, step in own if step <= restored), default=process.seen)
+    return repeats, min(trains, max(repeats, kept)), max(repeats, kept)
 
 
 def _span(begin: float, end: float | None, state: SpanState, text: str = "") -> dict[str, Any]:

@@ -1,12 +1,15 @@
 """Final and temporary errors, and how a replica reports them: exit code and termination message."""
 
+import errno
 import json
 import re
+import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
 from typing import Self
+from urllib.error import HTTPError
 
 #: What Keras puts around the message of an error in a layer: its heading, colors and arguments.
 _OF_LAYER = re.compile(
@@ -48,7 +51,7 @@ class ExitCode(IntEnum):
 
     OK = 0
     FINAL = 65  # EX_DATAERR: a FinalError, or an exception of the user's own code
-    TEMPORARY = 75  # EX_TEMPFAIL
+    TEMPORARY = 75  # EX_TEMPFAIL: a TemporaryError, or the user's code did not reach a service
     FROZEN = 76  # the replica made no progress and ended itself
     SUPERSEDED = 77  # a SupersededError: a restart would compete with its successor
     TERMINATED = 143  # 128 + SIGTERM: preempted, and ended in time
@@ -117,6 +120,20 @@ def message_of(error: BaseException) -> str:
     message = str(error.args[0] if is_key else error)
     found = _OF_LAYER.fullmatch(message)
     return found[1].strip() if found else str(error)
+
+
+def is_unavailable(error: BaseException | None) -> bool:
+    """Whether an error of the user's code, or one that led to it, is of a service that is away."""
+    match error:
+        case None | AerotrainError():
+            return False
+        case ConnectionError() | TimeoutError() | socket.gaierror():
+            return True
+        case OSError(errno=errno.ENETUNREACH | errno.EHOSTUNREACH):
+            return True
+        case HTTPError(code=code):
+            return code == 429 or code >= 500
+    return is_unavailable(error.__cause__ or error.__context__)
 
 
 def counted(count: int, noun: str) -> str:

@@ -7,7 +7,7 @@ it again. A backend decides nothing; the controller does.
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from aerotrain.contract.errors import WARNING_PREFIX, TemporaryError
@@ -180,7 +180,7 @@ def log_line(log: Any, line: LogLine) -> None:
     if line.is_noise:
         log.debug("%s", line)
     elif _WARNING.match(line.text):
-        log.warning("%s", line)
+        log.warning("%s", replace(line, text=line.text.removeprefix(WARNING_PREFIX)))
     else:
         log.info("%s", line)
 

@@ -4,23 +4,23 @@ import { byId, each, make, setText } from "./elements.js";
 import { counted, duration, percent } from "./words.js";
 
 const USEFUL = "useful training";
-const CAUSES = ["start-up", "recovery", "save stall", "rework", "other"];
+const CAUSES = ["start-up", "recovery", "save stall", "rework", "lost work", "other"];
 
-/** The parts of a run's wall time, {name, style, seconds, share}: useful training, then what was lost. Their
+/** The parts of a run's wall time, {name, color, seconds, share}: useful training, then what was lost. Their
     ends are rounded to a tenth of a per cent, so that the shares add up to all of it. */
 function partsOf({ goodput, wall_seconds: wall, lost_seconds: lost }) {
   let end = 0;
   const thousandths = () => (wall ? Math.round((1000 * end) / wall) : 0);
-  const part = (name, style, seconds) => {
+  const part = (name, color, seconds) => {
     const begin = thousandths();
     end += seconds;
-    return { name, style, seconds, share: (thousandths() - begin) / 1000 };
+    return { name, color, seconds, share: (thousandths() - begin) / 1000 };
   };
   const causes = Object.entries(lost).filter(([, seconds]) => seconds > 0);
-  const style = (cause) =>
-    `lost-${CAUSES.includes(cause) ? CAUSES.indexOf(cause) : CAUSES.length - 1}`;
-  const useful = part(USEFUL, "useful", goodput * wall);
-  return [useful, ...causes.map(([cause, seconds]) => part(cause, style(cause), seconds))];
+  const color = (cause) =>
+    `var(--lost-${CAUSES.includes(cause) ? CAUSES.indexOf(cause) : CAUSES.length - 1})`;
+  const useful = part(USEFUL, "var(--useful)", goodput * wall);
+  return [useful, ...causes.map(([cause, seconds]) => part(cause, color(cause), seconds))];
 }
 
 const lineOf = ({ name, seconds, share }) =>
@@ -42,11 +42,11 @@ export class GoodputOfRun {
     this.bar.hidden = !known;
     this.bar.setAttribute("aria-label", parts.map(lineOf).join(", "));
     each(this.bar, parts, () => make("i"), (element, part) => {
-      element.className = part.style;
+      element.style.background = part.color;
       element.style.flexGrow = part.share;
     });
-    each(this.list, parts, () => make("li", {}, make("i"), make("span")), (item, part) => {
-      item.firstElementChild.className = `swatch ${part.style}`;
+    each(this.list, parts, () => make("li", {}, make("i", { class: "swatch" }), make("span")), (item, part) => {
+      item.firstElementChild.style.background = part.color;
       setText(item.lastElementChild, lineOf(part));
     });
   }

@@ -7,7 +7,7 @@ import { ticks } from "./time_axis.js";
 import { describe } from "./tooltip.js";
 import { clock, counted, duration } from "./words.js";
 
-const STATES = ["waiting", "starting", "training", "lost"];
+const STATES = ["waiting", "starting", "training", "lost", "repeated"];
 const EVENT_HEADS = ["after", "step", "kind", "what happened"];
 const ROOM_OF_A_TICK = 90;
 const ROOM_OF_A_LABEL = 70;

@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError, nearest
+from aerotrain.contract.errors import (
+    AerotrainError,
+    FinalError,
+    TemporaryError,
+    is_unavailable,
+    nearest,
+)
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.records.columns import RecordError, check_fits, schema_of, stacked
@@ -58,7 +64,7 @@ class PythonSource(Source):
         except AerotrainError:
             raise
         except Exception as error:  # user code may raise anything
-            raise FinalError(
+            raise (TemporaryError if is_unavailable(error) else FinalError)(
                 f"list_parts of module {self.module.__name__!r} did not return a list of JSON "
                 f"objects: {type(error).__name__}: {error}"
             ) from error
@@ -108,8 +114,7 @@ class PythonSource(Source):
         except TemporaryError:
             raise
         except Exception as error:  # user code may raise anything
-            lost = isinstance(error, ConnectionError | TimeoutError)
-            raise (TemporaryError if lost else FinalError)(
+            raise (TemporaryError if is_unavailable(error) else FinalError)(
                 f"the record at position {position} of part {number}{after} could not be read: "
                 f"{type(error).__name__}: {error}"
             ) from error
