@@ -369,7 +369,7 @@ def test_replicas_on_virtual_devices_are_tried_by_hand_and_leave_nothing(tmp_pat
     options = ["--code", str(MODELS), "--source", "tabular", "--model", "tabular"]
     options += ["--strategy", "multi_worker_mirrored", "--workers", "1"]
     with start_python(["-m", "aerotrain", "check", *options], tmp_path) as process:
-        said = process.communicate(timeout=60)[0]
+        said = process.communicate(timeout=240)[0]
         assert process.returncode == ExitCode.OK, said
     assert "trains and is exported under 'multi_worker_mirrored'" in said
     assert not list(tmp_path.iterdir())

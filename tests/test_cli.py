@@ -248,7 +248,7 @@ def test_the_chief_saves_while_the_ps_still_serve(tmp_path):
     with replicas_of(tmp_path, chief="save_late", worker="serve", ps="serve") as process:
         said = read_until(process, "[chief] promised")
         process.send_signal(signal.SIGTERM)
-        said += process.communicate(timeout=60)[0]
+        said += process.communicate(timeout=240)[0]
     assert process.returncode == ExitCode.TERMINATED, said
     assert "[chief] saved, with 3 replicas" in said
     assert not processes_of(f"{tmp_path}/")
@@ -354,7 +354,7 @@ def test_ctrl_c_saves_a_training_in_one_process(tmp_path, digits):
     with start([*AEROTRAIN, "train", *where, *words], tmp_path, environment) as process:
         read_until(process, "epoch 1 of")
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[0]
+        said = process.communicate(timeout=240)[0]
     assert process.returncode == ExitCode.TERMINATED, said
     assert "which is saved" in said
     assert_nothing_left(tmp_path)

@@ -66,7 +66,7 @@ def test_two_processes_go_on_from_a_model_through_a_preemption(digits, trained):
         # Until both kinds of executions are compiled: a preempted replica does not wait for that.
         read_until(processes["chief"], "epoch 2 of 2000: ")
         processes["worker-0"].terminate()
-        said = {each: process.communicate(timeout=60)[0] for each, process in processes.items()}
+        said = {each: process.communicate(timeout=240)[0] for each, process in processes.items()}
         codes = {each: process.returncode for each, process in processes.items()}
     assert set(codes.values()) == {ExitCode.TERMINATED}, said
     saved = complete_checkpoints(open_store(f"{digits.store}/runs/halves/train"))[-1]

@@ -162,7 +162,7 @@ def test_the_end_of_a_container_preempts_replicas_and_fails_no_task(
         assert process.stdout.readline() == "ready\n"
         if is_stopped:
             process.terminate()
-        said, _ = process.communicate(timeout=60)  # this ends the input
+        said, _ = process.communicate(timeout=240)  # this ends the input
         assert said == "saved\n"
     assert process.returncode == exit_code
 

@@ -270,7 +270,7 @@ def test_a_chief_that_was_frozen_ends_at_once_when_another_launch_has_taken_over
             take_at_once(store)
             before = complete_checkpoints(store)
             chief.send_signal(signal.SIGCONT)
-            said = chief.communicate(timeout=60)[0]
+            said = chief.communicate(timeout=240)[0]
         finally:
             chief.kill()
     assert chief.returncode == ExitCode.SUPERSEDED, said

@@ -112,7 +112,7 @@ def test_a_training_killed_and_preempted_at_any_step_has_the_results_of_an_unint
         read_until(process, "resuming from the checkpoint of step")
         read_until(process, "progress step=")
         process.terminate()
-        said = process.communicate(timeout=60)[0]
+        said = process.communicate(timeout=240)[0]
         assert process.returncode == ExitCode.TERMINATED, said
     step = int(said.split("preempted after step ")[1].split(",")[0])
     assert complete_checkpoints(store)[-1] == Name(2, step)
@@ -140,7 +140,7 @@ def test_a_gang_whose_member_is_preempted_has_the_results_of_an_uninterrupted_on
     with digits.cluster("ended-gang", **GANG) as processes:
         saved_after(processes["chief"], RANDOM.randrange(20, GANG_EPOCHS * STEPS // 2))
         processes["worker-0"].send_signal(signal.SIGTERM)
-        said = {each: process.communicate(timeout=60)[0] for each, process in processes.items()}
+        said = {each: process.communicate(timeout=240)[0] for each, process in processes.items()}
         codes = {each: process.returncode for each, process in processes.items()}
     assert set(codes.values()) == {ExitCode.TERMINATED}, said
     saved = complete_checkpoints(store_of(digits, "ended-gang"))[-1]
@@ -160,7 +160,7 @@ def test_with_parameter_servers_a_preempted_chief_saves_and_a_preempted_worker_e
         processes["worker-1"].terminate()
         assert processes["worker-1"].wait(30) == ExitCode.TERMINATED
         processes["chief"].terminate()
-        said = processes["chief"].communicate(timeout=60)[0]
+        said = processes["chief"].communicate(timeout=240)[0]
         assert processes["chief"].returncode == ExitCode.TERMINATED, said
     assert len(complete_checkpoints(store_of(digits, "told-servers"))) == 1
 

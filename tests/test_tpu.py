@@ -31,7 +31,7 @@ def test_a_training_on_a_machine_without_a_tpu_ends_with_the_reason(digits):
         f" '--code', '{MODELS}', '--data', '{digits.data}', '--store', '{digits.store}'])"
     )
     with start_python(["-c", code], digits.folder) as process:
-        said = process.communicate(timeout=60)[0]
+        said = process.communicate(timeout=240)[0]
     assert process.returncode == ExitCode.FINAL
     assert "error: strategy 'tpu' found no TPU at 'local'" in said
     assert "name one that this machine can reach" in said

@@ -192,7 +192,7 @@ def test_workers_and_a_ps_train_to_the_exact_step_and_an_evaluator_measures_chec
     ) as processes:
         said = read_until(processes["chief"], "epoch 6 of 6")
         assert processes["chief"].wait(60) == ExitCode.OK
-        evaluated = processes["evaluator"].communicate(timeout=60)[0]
+        evaluated = processes["evaluator"].communicate(timeout=240)[0]
         assert processes["evaluator"].returncode == ExitCode.OK
         shares_read = [
             read_until(processes[f"worker-{index}"], "serves").split("reads ")[1]
