@@ -120,7 +120,7 @@ def test_new_the_data_set_and_its_page_count_the_same_missing_values(
 def test_as_many_records_are_rejected_as_new_says_and_the_page_says_how_numbers_are_read(
     table: Table,
 ) -> None:
-    assert table.said["(rejected)"].startswith("1 record, the first at line 602: ")
+    assert table.said["(rejected)"].startswith("1 record, the first at line 602 of kunden.csv: ")
     assert load_dataset(table.data).rejected == 1
     page = open_store(table.data).get(PAGE).decode()
     assert "&#x27;,&#x27; in numbers without a form" in page
