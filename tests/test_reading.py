@@ -108,5 +108,5 @@ def test_what_is_not_there_is_named_with_what_is(
     with pytest.raises(FinalError, match="no curves of 'evaluate'; it has: train"):
         digits.run("trained").curves("evaluate")
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(FinalError, match=r"pip install \"aerotrain\[tensorflow,notebook\]\""):
+    with pytest.raises(FinalError, match="need the package pandas: install it, or the extra"):
         digits.run("trained").curves()
