@@ -38,9 +38,16 @@ def _rollback(given: Namespace) -> None:
     print(f"served: version {alias.version}")
 
 
-def _pull(given: Namespace) -> None:
-    # The first process of a container has no default handler, so Kubernetes would wait 30 s.
+def _exit_at_sigterm() -> None:
+    """Exit by an exception, so that temporary files are removed.
+
+    The first process of a container has no default handler, so Kubernetes would wait 30 s.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+
+
+def _pull(given: Namespace) -> None:
+    _exit_at_sigterm()
     puller = Puller(given.store, given.folder, given.version)
     if given.once or given.version:
         puller.sync()
@@ -51,6 +58,7 @@ def _pull(given: Namespace) -> None:
 def _serve(given: Namespace) -> None:
     from aerotrain.serving.development import serve
 
+    _exit_at_sigterm()
     try:
         serve(given.store, given.port)
     except OSError as error:
