@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import signal
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -16,7 +17,7 @@ from aerotrain.serving.alias import promote, rollback
 from aerotrain.serving.development import DevelopmentServer, Models
 from aerotrain.serving.requests import write_requests
 from aerotrain.store import open_store, publish
-from support.training_fixtures import read_until, start_python
+from support.training_fixtures import read_until, start
 from support.waiting import wait_for
 
 pytestmark = pytest.mark.process
@@ -188,8 +189,8 @@ def test_a_promotion_and_a_rollback_reach_the_server_without_a_failed_request(st
 
 
 def test_a_server_that_is_ended_leaves_no_file(store, tmp_path):
-    words = ["-m", "aerotrain", "serve", store.url, "--port", "0"]
-    with start_python(words, tmp_path, {"TMPDIR": str(tmp_path)}) as process:
+    words = [sys.executable, "-m", "aerotrain", "serve", store.url, "--port", "0"]
+    with start(words, tmp_path, {"TMPDIR": str(tmp_path)}) as process:
         [url] = re.findall(r"http://\S+:\d+", read_until(process, "POST to"))
         body = json.dumps({"instances": [[1, 2]]}).encode()
         with urllib.request.urlopen(f"{url}{PREDICT}", body) as answer:
