@@ -23,7 +23,7 @@ from aerotrain.contract.layout import is_path_segment
 from aerotrain.reading import Pipeline
 from aerotrain.serving.pull import POLL, Puller
 from aerotrain.serving.requests import read_requests
-from aerotrain.serving.rest import BadRequestError, inputs_of, response_of
+from aerotrain.serving.rest import BadRequestError, inputs_of, response_of, taken
 from aerotrain.serving.signature import SIGNATURE, Arrays, loaded_inputs
 from aerotrain.store import open_store
 from aerotrain.training.model.error_messages import sentence_of
@@ -82,7 +82,10 @@ def _outputs(signature: Any, inputs: Arrays) -> Arrays:
         tensors = {name: tf.constant(each, specs[name].dtype) for name, each in inputs.items()}
         return {name: each.numpy() for name, each in signature(**tensors).items()}
     except (tf.errors.OpError, TypeError, ValueError) as error:
-        raise BadRequestError(sentence_of(str(getattr(error, "message", error)))) from error
+        said = sentence_of(str(getattr(error, "message", error)))
+        raise BadRequestError(
+            f"the model cannot compute this request: {said}; {taken(loaded_inputs(signature))}"
+        ) from error
 
 
 class Models:

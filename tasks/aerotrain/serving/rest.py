@@ -24,7 +24,7 @@ _TIMEOUT = 30.0
 
 #: What to send instead of a wrong value, by a part of the name of the input's dtype.
 _ADVICE = {
-    "string": 'send a text, and a missing one as ""',
+    "string": 'send a text, a missing one as "", and bytes in base64 as {"b64": "…"}',
     "bool": "send true or false",
     "float": "send a number such as 1234.5, without quotes, unit and thousands marks, or NaN",
     "int": "send an integer such as 1234, without quotes: of a date, the days since 1970-01-01, of "
@@ -48,7 +48,7 @@ def inputs_of(request: Any, inputs: Schema) -> tuple[Arrays, bool]:
     if len(keys) != 1:
         raise BadRequestError(
             "a request is an object with either 'instances', a list of records, or 'inputs', the "
-            f"values of all records by input; {_taken(inputs)}"
+            f"values of all records by input; {taken(inputs)}"
         )
     (key,) = keys
     if key == "inputs":
@@ -72,7 +72,7 @@ def _by_input(values: Any, inputs: Schema, title: str) -> Mapping[str, Any]:
     """The values by the name of the input, which may be omitted if there is one only."""
     if not isinstance(values, dict) or _is_base64(values):
         if len(inputs) > 1:
-            raise BadRequestError(f"{title} must name its inputs; {_taken(inputs)}")
+            raise BadRequestError(f"{title} must name its inputs; {taken(inputs)}")
         return dict.fromkeys(inputs, values)
     if values.keys() != inputs.keys():
         missing = sorted(inputs.keys() - values)
@@ -83,11 +83,11 @@ def _by_input(values: Any, inputs: Schema, title: str) -> Mapping[str, Any]:
         ]
         parts = {"missing": missing, "unknown": unknown}
         said = [f"{what}: {', '.join(names)}" for what, names in parts.items() if names]
-        raise BadRequestError(f"{title} has other inputs: {'; '.join([*said, _taken(inputs)])}")
+        raise BadRequestError(f"{title} has other inputs: {'; '.join([*said, taken(inputs)])}")
     return values
 
 
-def _taken(inputs: Schema) -> str:
+def taken(inputs: Schema) -> str:
     """The inputs that a model takes; bytes, such as a file, are base64 in JSON."""
     named = ", ".join(f"{name} ({inputs[name].dtype})" for name in sorted(inputs))
     texts = any(each.dtype == "string" for each in inputs.values())
