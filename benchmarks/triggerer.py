@@ -198,6 +198,7 @@ async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
     figures["taken_up_cpu"] = (time.process_time() - cpu) / jobs
     figures["loop_blocked_begin"] = loop.take()
     figures["memory_per_job"] = (_memory() - before) / jobs
+    loop.take()  # to measure memory, all garbage is collected
     figures |= await _idle(double, jobs, rest)
     cpu = time.process_time()
     ends = min(jobs, ENDED)

@@ -23,8 +23,7 @@ class Client:
 
     def __init__(self, conn_id: str) -> None:
         self.users = 0
-        #: Taken for one iteration of the event loop, so that each decodes one large answer.
-        self.turn = asyncio.Lock()
+        self._turn = asyncio.Lock()
         self._conn_id = conn_id
         self._opening = asyncio.Lock()
         self._opened = AsyncExitStack()
@@ -51,6 +50,15 @@ class Client:
                 connector=self._api.rest_client.pool_manager.connector,
                 trust_env=bool(getproxies()),
             )
+
+    async def turn(self) -> None:
+        """Return in an iteration of the event loop in which this returns to nobody else.
+
+        What follows, such as the decoding of an answer, takes milliseconds, and 100 groups that
+        begin at once would block the loop for a second.
+        """
+        async with self._turn:
+            await asyncio.sleep(0)
 
     def forget(self) -> None:
         """Let the next user of the connection read the credential again."""

@@ -26,8 +26,8 @@ T = TypeVar("T")
 #: Requests per group that wait for an answer: its watch, its log streams, and a reserve.
 _WAITING = 64
 
-#: Objects per page of a list, and the bytes of an answer that is decoded when it is its turn.
-_PAGE, _LARGE = 200, 8 * 1024
+#: Objects per page of a list.
+_PAGE = 200
 
 #: In bytes: a read from a stream, the longest timestamp before a line, and the largest event, which
 #: is several times the maximum size of an object.
@@ -326,6 +326,7 @@ class Cluster:
     ) -> aiohttp.ClientResponse:
         client = await self._connected()
         async with self._room:
+            await client.turn()
             response = await client.request(method, path, query, body, timeout)
         if response.status == 401 and client is self._client:
             client.forget()
@@ -357,9 +358,8 @@ class Cluster:
 
     async def _answer(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
         text = await response.read()
-        if len(text) > _LARGE and self._client is not None:
-            async with self._client.turn:
-                await asyncio.sleep(0)
+        if self._client is not None:
+            await self._client.turn()
         try:
             found = json.loads(text)
         except ValueError:
