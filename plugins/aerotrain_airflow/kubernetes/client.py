@@ -52,7 +52,7 @@ class Client:
             )
 
     async def turn(self) -> None:
-        """Return in an iteration of the event loop in which this returns to nobody else.
+        """Wait for an iteration of the event loop in which no other caller continues.
 
         What follows, such as the decoding of an answer, takes milliseconds, and 100 groups that
         begin at once would block the loop for a second.

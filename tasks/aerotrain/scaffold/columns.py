@@ -238,11 +238,13 @@ def _of_words(column: SampledColumn) -> ColumnDecision:
     if are_short and different <= min(_CATEGORY_WORDS, records // _CATEGORY_RECORDS):
         names = ", ".join(list(column.counts)[:4]) + (", …" if different > 4 else "")
         use, why = Use.CATEGORY, f"{why}: {names}"
-    elif words < _SENTENCE and different > _IDENTIFYING * records:
+    elif words >= _SENTENCE:
+        return ColumnDecision(use=use, why=why)
+    elif different > _IDENTIFYING * records:
         use, why = Use.KEY, f"{why}, {'all' if column.is_unique else 'nearly all'} different"
-    elif words < _SENTENCE and are_short:
+    elif are_short:
         use, why = Use.CATEGORY, f"{why}, of which the most frequent count"
-    elif words < _SENTENCE:
+    else:
         why += ", long ones"
     return ColumnDecision(use=use, why=why)
 

@@ -25,8 +25,8 @@ FEW_WEIGHTS = 40
 #: Seconds until the values of a failed worker are fetched again.
 _ASK_AGAIN = 0.05
 
-#: Seconds of an execution whose number of steps nobody has set. Between two executions progress is
-#: reported, a preemption is noticed, and checkpoints are saved.
+#: Seconds that an execution may take where ``steps_per_execution`` is not set. Between two of them
+#: progress is reported, a preemption is noticed, and checkpoints are saved.
 EXECUTION_SECONDS = 2.0
 
 
