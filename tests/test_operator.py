@@ -1,6 +1,5 @@
 """The operator in a real Airflow, in this process: the end, the log and the result of a task."""
 
-import json
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -140,26 +139,6 @@ def test_a_result_with_a_reason_to_skip_skips_the_task(
     assert run.get_task_instance("job").state == "skipped"
     reason = str(tmp_path / "scratch")  # here the chief's scratch folder
     assert f"skipped: {reason}" in "".join(capfd.readouterr())
-
-
-def test_a_retry_omits_a_worker_that_could_not_be_scheduled(
-    pipelines: DagBag,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    at = datetime(2026, 1, 1, tzinfo=UTC)
-    run_id = f"manual__{at.isoformat()}"
-    left = tmp_path / "store/with_min_workers/runs" / path_segment(run_id) / "job/events.json"
-    left.parent.mkdir(parents=True)
-    no_place = {"event": "detect", "at": 1.0, "replica": "worker-1", "kind": "start"}
-    left.write_text(json.dumps({"events": [no_place]}))
-    dag = pipelines.dags["with_min_workers"]
-    run = dag.test(logical_date=at, run_after=at)
-    assert run.run_id == run_id
-    assert run.get_task_instance("job").state == "success"
-    assert "this try asks for 1 of 2 workers (min_workers=1)" in caplog.text
-    assert "starting 1 chief, 1 worker, 1 ps" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(

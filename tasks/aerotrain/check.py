@@ -115,7 +115,6 @@ class Trial:
             replicas=tuple(
                 ReplicaSpec(role=each.role) for each in job.replicas if each.role in CLUSTERED
             ),
-            min_workers=None,
             arguments=asdict(arguments),
         )
 

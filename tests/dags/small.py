@@ -128,7 +128,6 @@ reusing = one_job(
     reuse=RunParam("reuse"),
 )
 skipping = one_job("skipping", skip_key="scratch")
-with_min_workers = one_job("with_min_workers", job={"min_workers": 1})
 swept_by_hparams = swept()
 well_described = checked("well_described")
 misspelt_module = checked("misspelt_module", model="smal_jobs")

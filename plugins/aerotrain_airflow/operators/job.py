@@ -28,7 +28,6 @@ from aerotrain_airflow.operators.description import (
     check_run,
     describe,
     with_code_published,
-    without_unplaced_workers,
 )
 from aerotrain_airflow.operators.links import (
     CardLink,
@@ -130,7 +129,7 @@ class JobOperator(BaseOperator):
             settings = Settings.read(self.launcher)
             check_run(context)
             job = describe(self, self.job, self.arguments, context, settings)
-            job = with_code_published(without_unplaced_workers(job, settings), settings, context)
+            job = with_code_published(job, settings, context)
             key = None
             if self.reuse and not self.is_dry_run:
                 key = key_of(job, settings)

@@ -353,7 +353,6 @@ def _fields(
             "strategy": option("strategy"),
             "deadlines": {"progress_timeout": option("progress_timeout")},
             "restarts": option("restarts"),
-            "min_workers": option("min_workers"),
             "replicas": [
                 replica(role.value, environment, (pods or {}).get(role.value), count, resources)
                 for role, count in counts.items()

@@ -6,7 +6,7 @@ process reads these variables, once, and passes their values on.
 """
 
 import json
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from enum import StrEnum
 
 from aerotrain.contract.job import Job
@@ -26,6 +26,7 @@ class Variable(StrEnum):
     TERMINATION_LOG = "AEROTRAIN_TERMINATION_LOG"  # the file of its termination message
     NODE = "AEROTRAIN_NODE"  # the machine, where the host name is that of the replica, as in a pod
     SERVER = "MODEL_SERVER"  # set by the pod template with a sidecar of serve_check
+    WITHOUT = "AEROTRAIN_WITHOUT"  # the workers that take no part in the cluster, by name
     GRACE = "AEROTRAIN_GRACE"  # seconds that it may take to save after it was preempted
 
 
@@ -53,9 +54,16 @@ def cluster_of(job: Job, addresses: Addresses) -> Cluster:
 
 
 def replica_environment(
-    job: Job, replica: ReplicaName, addresses: Addresses, attempt: str, restarts: int = 0
+    job: Job,
+    replica: ReplicaName,
+    addresses: Addresses,
+    attempt: str,
+    restarts: int = 0,
+    without: Iterable[ReplicaName] = (),
 ) -> dict[str, str]:
     """The variables that describe a replica; a launcher adds credentials to them.
+
+    The workers ``without`` take no part in the cluster.
 
     A launcher may add HEARTBEAT, whose default is ``heartbeat`` in the working directory, and
     TERMINATION_LOG, whose default is the file that Kubernetes reads.
@@ -68,7 +76,19 @@ def replica_environment(
         Variable.INDEX: str(replica.index),
         Variable.ATTEMPT: attempt,
         Variable.RESTARTS: str(restarts),
+        **without_variable(without),
     }
+
+
+def without_variable(without: Iterable[ReplicaName]) -> dict[str, str]:
+    """The variable that names the workers which take no part in the cluster; none if all do."""
+    names = " ".join(map(str, sorted(without)))
+    return {Variable.WITHOUT: names} if names else {}
+
+
+def without_of(environment: Mapping[str, str]) -> frozenset[str]:
+    """The names of the workers that take no part in the cluster."""
+    return frozenset(environment.get(Variable.WITHOUT, "").split())
 
 
 def replica_of(environment: Mapping[str, str]) -> ReplicaName:
@@ -91,6 +111,12 @@ def set_tensorflow_variables(environment: MutableMapping[str, str]) -> None:
     Call this before TensorFlow builds a strategy.
     """
     cluster, replica = json.loads(environment[Variable.CLUSTER]), replica_of(environment)
+    if without := without_of(environment):  # TensorFlow numbers workers without a gap
+        names = [ReplicaName(Role.WORKER, index) for index in range(len(cluster[Role.WORKER]))]
+        members = [each for each in names if str(each) not in without]
+        cluster[Role.WORKER] = [cluster[Role.WORKER][each.index] for each in members]
+        if replica in members:
+            replica = ReplicaName(Role.WORKER, members.index(replica))
     clients = [*cluster.get(Role.CHIEF, []), *cluster.get(Role.WORKER, [])]
     config = tf_config(cluster, replica)
     variables = {"TF_CONFIG": config, **dict.fromkeys(_DTENSOR)}

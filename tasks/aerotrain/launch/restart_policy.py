@@ -27,7 +27,7 @@ _KEPT = 8
 _REASON = 200
 
 #: The failure kinds for which the cluster, and not the replica, is the cause.
-_NO_PLACE = frozenset({Failure.START, Failure.NODE})
+BY_CLUSTER = frozenset({Failure.START, Failure.NODE, Failure.PREEMPTED})
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,11 @@ class History:
         restarts = self.restarts
         return [each for each in self._all(EventType.DETECT) if each.restarts < restarts]
 
+    @property
+    def failures(self) -> list[Event]:
+        """All of its failures."""
+        return self._all(EventType.DETECT)
+
     def _all(self, what: EventType) -> list[Event]:
         return [each for each in self.events if each.event is what]
 
@@ -97,10 +102,12 @@ def compacted(events: Sequence[Event], limit: int) -> Sequence[Event]:
     for own in by_replica.values():
         failures = [each for each in own if each.event is EventType.DETECT]
         restarts = [each for each in own if each.event is EventType.RESTART]
-        others = [each for each in own if each.event not in (EventType.DETECT, EventType.RESTART)]
+        resizes = [each for each in own if each.event is EventType.RESIZE]
+        apart = (EventType.DETECT, EventType.RESTART, EventType.RESIZE)
+        others = [each for each in own if each.event not in apart]
         kept += _summed(failures[:-_KEPT])
         kept += [replace(each, because=each.because[:_REASON]) for each in failures[-_KEPT:-1]]
-        kept += failures[-1:] + restarts[-1:] + others[:1] + others[1:][-_KEPT:]
+        kept += failures[-1:] + restarts[-1:] + resizes[-_KEPT:] + others[:1] + others[1:][-_KEPT:]
     return sorted(kept, key=lambda each: each.at)
 
 
@@ -116,38 +123,6 @@ def _summed(failures: Iterable[Event]) -> list[Event]:
 def is_alike(event: Event, reason: str, step: int) -> bool:
     """Whether an earlier failure was at the same step, with a reason that begins alike."""
     return event.step == step and event.because[:_REASON] == reason[:_REASON]
-
-
-def with_fewer_workers(job: Job, events: Iterable[Event]) -> Job:
-    """The job without the workers that could not be placed at the ends of earlier attempts.
-
-    ``events`` is the event log of all earlier attempts. At least ``job.min_workers`` remain; the
-    job is unchanged if that is None.
-    """
-    if job.min_workers is None:
-        return job
-    workers = max(job.min_workers, job.count(Role.WORKER) - _without_place(events))
-    replicas = (
-        replace(each, count=workers) if each.role is Role.WORKER else each for each in job.replicas
-    )
-    return replace(job, replicas=tuple(replicas))
-
-
-def _without_place(events: Iterable[Event]) -> int:
-    """How many workers each replica group was missing at its end, summed over all groups."""
-    missing: list[set[str]] = [set()]
-    for entry in events:
-        if entry.event is EventType.START and not entry.replica:
-            missing.append(set())
-        elif entry.event is EventType.RESTART:
-            missing[-1].discard(entry.replica)
-        elif entry.event is EventType.DETECT and _is_worker_without_place(entry):
-            missing[-1].add(entry.replica)
-    return sum(map(len, missing))
-
-
-def _is_worker_without_place(entry: Event) -> bool:
-    return entry.kind in _NO_PLACE and entry.replica.startswith(Role.WORKER)
 
 
 #: The number of failures in a row with the same message at the same step after which the program

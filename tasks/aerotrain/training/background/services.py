@@ -271,7 +271,11 @@ class BackgroundServices:
         watchdog = Watchdog(
             progress_timeout=deadlines.progress_timeout + served * _SERVED_LATER,
             start_timeout=deadlines.start,
-            peers=peers_of(replica.cluster, replica.name),
+            peers={
+                name: address
+                for name, address in peers_of(replica.cluster, replica.name).items()
+                if name not in replica.without
+            },
             end=end,
             excused=excused,
         )
