@@ -20,7 +20,7 @@ from aerotrain.launch.backend import LogLine, attempt_of, log_line
 from aerotrain.launch.controller import Ended
 from aerotrain.launch.launcher import Launcher
 from aerotrain.launch.process.backend import ProcessBackend
-from aerotrain.store import MissingError
+from aerotrain.store import MissingError, Store
 from aerotrain_airflow.dates import date_required
 from aerotrain_airflow.goodput import JobMetrics, record
 from aerotrain_airflow.operators.credentials import replica_base_environment, store_of
@@ -347,11 +347,15 @@ def choose_launcher(settings: Settings, holder: str) -> Launcher[Any]:
     Raises:
         FinalError: a setting that this launcher needs is missing.
     """
+
+    def open_store(url: str) -> Store:
+        return store_of(url, settings)
+
     if settings.launcher == "kubernetes":
         # Imported on use: the client takes a second to import.
         from aerotrain_airflow.kubernetes.backend import from_settings
 
-        return Launcher(from_settings(settings, holder))
+        return Launcher(from_settings(settings, holder), open_store=open_store)
     return Launcher(
         ProcessBackend(
             settings.scratch,
@@ -359,5 +363,6 @@ def choose_launcher(settings: Settings, holder: str) -> Launcher[Any]:
             holder,
             settings.python,
             warm=settings.warm_start,
-        )
+        ),
+        open_store=open_store,
     )

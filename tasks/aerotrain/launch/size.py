@@ -81,6 +81,10 @@ class Size:
         """The replicas that take part in the cluster, or may."""
         return [each for each in self.names() if each not in self.without]
 
+    def absent(self) -> set[ReplicaName]:
+        """The workers without which the chief's peers make up their cluster."""
+        return {*self.job.names()} - {*self.members()} if self.job.rules.peers else set()
+
     def wanted(self, wanted: WantedSize) -> "Size":
         """The size once the user's wish is known; what a job cannot have is brought into its range.
 

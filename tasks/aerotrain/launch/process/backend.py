@@ -146,7 +146,7 @@ class ProcessGroup:
         self._supervisor.start(starts, ports)
 
     def _start_of(self, name: ReplicaName, count: int) -> Start:
-        addresses, without = self._folder.addresses(), Size.of(self.job, self.events).without
+        addresses, without = self._folder.addresses(), Size.of(self.job, self.events).absent()
         attempt = self._folder.attempt
         own = replica_environment(self.job, name, addresses, attempt, count, without)
         return Start(
