@@ -20,15 +20,24 @@ from aerotrain.contract.status import Observation, State
 from aerotrain.launch.backend import Emit, GroupGoneError, Report
 from aerotrain.launch.controller import Ended, GroupObservation, Restart
 from aerotrain.launch.restart_policy import restart_counts
-from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, UnavailableError, together
+from aerotrain.launch.size import Size
+from aerotrain_airflow.kubernetes.cluster import (
+    ApiError,
+    Cluster,
+    NoRoomError,
+    UnavailableError,
+    together,
+)
 from aerotrain_airflow.kubernetes.identity import (
     HOLDER,
     JOB_LABEL,
     Handle,
     annotations,
+    uid_of,
 )
 from aerotrain_airflow.kubernetes.kueue import Kueue, queue_of
 from aerotrain_airflow.kubernetes.lifecycle import (
+    end_pod,
     events_of,
     log_data,
     read_owner,
@@ -142,14 +151,31 @@ class PodGroup:
         self._restarts = restart_counts(self.events)
 
     async def restart(self, restart: Restart) -> None:
-        """Restart the pods of these replicas with these restart counts."""
+        """Restart the pods of these replicas with these restart counts, and end those of others.
+
+        Raises:
+            NoRoomError: a quota has no room for one; the others are restarted.
+        """
+        cluster, handle = self._cluster, self._handle
         await self._logs.restart(restart.counts)
-        await restore_shared(self._cluster, self._handle, self.job)
-        pods = await together(
-            restart_pod(self._cluster, self._handle, name, restart) for name in restart.counts
-        )
-        for pod in pods:
-            self._take(pod)
+        if restart.counts:
+            await restore_shared(cluster, handle, self.job)
+        absent = Size.of(self.job, self.events).absent()
+        short: list[NoRoomError] = []
+
+        async def restarted(name: ReplicaName) -> None:
+            try:
+                pod = await restart_pod(cluster, handle, name, restart, absent)
+            except NoRoomError as error:
+                short.append(error)
+            else:
+                if self._observed.replicas[name].uid != uid_of(pod):  # else it is seen already
+                    self._take(pod)
+
+        ends = (end_pod(cluster, handle, name) for name in restart.ends)
+        await together([*ends, *map(restarted, restart.counts)])
+        for error in short:
+            raise error
 
     async def finish(self, ended: Ended) -> None:
         """Emit the last lines, and the cluster's messages on the replicas that failed."""

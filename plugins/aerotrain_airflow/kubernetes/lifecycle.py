@@ -9,15 +9,19 @@ no longer the holder cannot end it.
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from logging import getLogger
 from typing import Any
 
+from aerotrain.contract.environment import without_variable
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.job import Job
-from aerotrain.contract.replicas import ReplicaName
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.launch.backend import ExistingGroup, GroupGoneError
 from aerotrain.launch.controller import Ended, Restart
 from aerotrain.launch.restart_policy import Observations, compacted, restart_counts
@@ -229,13 +233,36 @@ class PodClaim:
         return owner if owner and Handle.parse(found.handle).is_of(owner) else None
 
     async def _complete(self, owner: Manifest) -> None:
-        """Create all other objects: first what pods need, then all pods concurrently."""
-        for are_pods in (False, True):
-            manifests = [each for each in self._plan.others if (each["kind"] == "Pod") is are_pods]
+        """Create all other objects: first what pods need, then all pods concurrently.
+
+        The workers without which the job may begin come last. Those for which a quota has no room
+        are left to the followers of the group.
+        """
+        shared = [each for each in self._plan.others if each["kind"] != "Pod"]
+        pods = dict(zip(self._plan.job.names(), self._plan.pods, strict=True))
+        least = self._plan.job.sizes[0]
+        more = [name for name in pods if name.role is Role.WORKER and name.index >= least]
+        needed = [pod for name, pod in pods.items() if name not in more]
+        for manifests in (shared, needed):
             works = (_create(self._cluster, manifest, owner) for manifest in manifests)
             await together(works, at_once=_AT_ONCE)
-        started = {"annotations": {STARTED: "true"}}
-        await self._cluster.patch("ConfigMap", self._name, uid_of(owner), metadata=started)
+
+        async def begun_later(name: ReplicaName) -> list[Event]:
+            try:
+                await _create(self._cluster, pods[name], owner)
+            except NoRoomError as error:
+                start = Event(event=EventType.RESTART, at=time.time(), replica=str(name))
+                return [replace(start, restarts=1, because=error.detail)]
+            return []
+
+        later = await together(map(begun_later, more), at_once=_AT_ONCE)
+        await self._cluster.patch(
+            "ConfigMap",
+            self._name,
+            uid_of(owner),
+            metadata={"annotations": {STARTED: "true"}},
+            data=log_data([*events_of(owner), *chain(*later)]),
+        )
 
     async def _seen(self, owner: Manifest, events: Sequence[Event]) -> Observations:
         """The current observation of every replica of the owner's group."""
@@ -324,31 +351,26 @@ async def _create(cluster: Cluster, manifest: Manifest, owner: Manifest) -> Mani
 
 
 async def restart_pod(
-    cluster: Cluster, handle: Handle, name: ReplicaName, restart: Restart
+    cluster: Cluster,
+    handle: Handle,
+    name: ReplicaName,
+    restart: Restart,
+    absent: Iterable[ReplicaName] = (),
 ) -> Manifest:
     """Restart the replica's pod to that restart count, even if another process has begun to.
 
-    Returns the new pod. Its former pod has ended before: otherwise two would have its DNS name.
+    The workers in ``absent`` take no part in the cluster. Returns the new pod. Its former pod has
+    ended before: otherwise two would have its DNS name.
 
     Raises:
         GroupGoneError: the group no longer exists.
+        NoRoomError: a quota has no room for it.
         TemporaryError: a pod of another group has the name, and remains.
     """
-    count, began = restart.counts[name], time.monotonic()
-    while True:
-        owner = await read_owner(cluster, handle)
-        pods = await _pods_of(cluster, owner, name)
-        if newer := [pod for pod in pods if restarts_of(pod) >= count]:
-            return newer[0]
-        is_late = time.monotonic() > began + _deleted_within(pods)
-        force = is_late or name in restart.force
-        alive = [pod for pod in pods if not has_ended(pod)]
-        for pod in pods:
-            if force or not is_being_deleted(pod):
-                await _delete_pod(cluster, pod, queue_of(owner), force=force)
-        if force or not alive:
-            break
-        await asyncio.sleep(_LOOK_EVERY)
+    count = restart.counts[name]
+    owner, newer = await _ended(cluster, handle, name, count, force=name in restart.force)
+    if newer is not None:
+        return newer
     pod = replica_pod(
         json.loads(owner["data"][TEMPLATES])[name.role.value],
         handle.name,
@@ -357,7 +379,38 @@ async def restart_pod(
         avoid=restart.avoid.get(name, ""),
         memory=restart.memory.get(name, 1.0),
     )
+    own = without_variable(absent)
+    pod["spec"]["containers"][0]["env"] += [{"name": n, "value": text} for n, text in own.items()]
     return await _create(cluster, pod, owner)
+
+
+async def end_pod(cluster: Cluster, handle: Handle, name: ReplicaName) -> None:
+    """End the replica's pod, and wait until it has ended; it may save before.
+
+    Raises:
+        GroupGoneError: the group no longer exists.
+    """
+    await _ended(cluster, handle, name, math.inf)
+
+
+async def _ended(
+    cluster: Cluster, handle: Handle, name: ReplicaName, count: float, *, force: bool = False
+) -> tuple[Manifest, Manifest | None]:
+    """The owner, once all pods of a replica below that restart count have ended; or its new pod."""
+    began = time.monotonic()
+    while True:
+        owner = await read_owner(cluster, handle)
+        pods = await _pods_of(cluster, owner, name)
+        if newer := [pod for pod in pods if restarts_of(pod) >= count]:
+            return owner, newer[0]
+        force = force or time.monotonic() > began + _deleted_within(pods)
+        alive = [pod for pod in pods if not has_ended(pod)]
+        for pod in pods:
+            if force or not is_being_deleted(pod):
+                await _delete_pod(cluster, pod, queue_of(owner), force=force)
+        if force or not alive:
+            return owner, None
+        await asyncio.sleep(_LOOK_EVERY)
 
 
 async def restore_shared(cluster: Cluster, handle: Handle, job: Job) -> None:

@@ -110,6 +110,7 @@ class ObservedGroup:
                 restarts=restarts,
                 node=pod["spec"].get("nodeName", ""),
                 waits_since=self._waits_since(pod, known) if waits else None,
+                began=started,
             ),
             at=self._clock(),
             started=started,

@@ -32,7 +32,7 @@ __all__ = ["PodPlan", "PodSettings", "plan_pods"]
 _LONGEST_VARIABLE = 128 * 1024
 
 #: The version of what a group stores in its owner. Groups with another one are not adopted.
-LAYOUT = 6
+LAYOUT = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
     Raises:
         SpecError: the job cannot run as pods, or a template sets a reserved field.
     """
-    _check(job)
+    _check(job, settings)
     anonymous = json.dumps([LAYOUT, _manifests(job, "", settings)], sort_keys=True)
     description = hashlib.sha256(anonymous.encode()).hexdigest()
     owner, *others = _manifests(job, attempt, settings)
@@ -92,12 +92,17 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
     )
 
 
-def _check(job: Job) -> None:
+def _check(job: Job, settings: PodSettings) -> None:
     longest = max((pod_name(job.name, name) for name in job.names()), key=len)
     if len(longest) > DNS_LABEL_LENGTH:
         raise SpecError(
             f"the pod {longest!r} would have a name of {len(longest)} letters and "
             f"{DNS_LABEL_LENGTH} are allowed; give the job a shorter name"
+        )
+    if settings.queue and len(job.sizes) > 1:
+        raise SpecError(
+            f"{job.name} asks for {job.sizes[0]} to {job.sizes[-1]} workers, and Kueue admits "
+            f"groups of a fixed number; give one number, or have [aerotrain] queue unset"
         )
     if job.store.startswith("file://"):
         raise SpecError(

@@ -224,14 +224,17 @@ class Controller:
         if deadline is not None:
             ended = Ended(state=State.LOST, reason=deadline.message)
             return Decision.end(ended, now, failed.new + failed.not_started(deadline))
-        if late or size.to_end(look.seen):
-            action = Restart.of(late, size.to_end(look.seen), "resized")
-            return Decision(action=action, events=failed.new)
         if asks and changes:
             return resizing.by_hand(asks, failed.new)
         wait = self._wait(limits, seen, now, last_step)
+        by_room = None if failed.events else resizing.by_room(failed.left_out)
+        if by_room is not None:
+            return by_room
+        if late or size.to_end(look.seen):
+            action = Restart.of(late, size.to_end(look.seen), "resized")
+            return Decision(action=action, events=failed.new)
         if not failed.events:
-            return resizing.by_room(wait, failed.left_out)
+            return Decision(action=replace(wait, until=min(wait.until, *resizing.dues())))
         due = failed.restart_due()
         if due > now:
             return Decision(action=replace(wait, until=min(due, wait.until)), events=failed.new)
@@ -475,8 +478,8 @@ class _Resizing:
             because = f"{self._of(new.workers)} are asked for by hand"
         return self._change(new, because, events)
 
-    def by_room(self, wait: Wait, left_out: frozenset[ReplicaName]) -> Decision:
-        """Go on without members that have no place, or with others that got one; or wait."""
+    def by_room(self, left_out: frozenset[ReplicaName]) -> Decision | None:
+        """Go on without members that have no place, or with others that got one."""
         size = self.size
         dues = size.without_place(self.seen)
         missing = sorted(left_out - size.without if size.job.rules.peers else ())
@@ -492,8 +495,13 @@ class _Resizing:
             verb = "has" if len(joining) == 1 else "have"
             goes_on = f"going on with {self._of(_workers(new))}{self._at('from')}"
             return self._change(new, f"{_listed(joining)} {verb} a place: {goes_on}")
-        times = [wait.until, *([max(dues.values())] if dues else []), *([due] if joining else [])]
-        return Decision(action=replace(wait, until=min(times)))
+        return None
+
+    def dues(self) -> tuple[float, float]:
+        """When to go on without members that have no place, and with others that got one."""
+        joining, due = self.size.joining(self.seen)
+        dues = self.size.without_place(self.seen).values()
+        return max(dues, default=float("inf")), due if joining else float("inf")
 
     def end(self) -> Decision:
         """End the replicas that still run of a suspended group; then wait until it is resumed."""
