@@ -1,17 +1,23 @@
 """How the size of a group changes, by the room that there is and by hand: pure, as sequences."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Deadlines
+from aerotrain.contract.layout import JOB, SIZE
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation, State
 from aerotrain.launch.controller import Controller, Ended, GroupObservation, LastStep, Restart, Wait
 from aerotrain.launch.restart_policy import compacted
 from aerotrain.launch.size import JOIN_TOGETHER, PLACED_WITHIN, Size, WantedSize
+from aerotrain.launch.wanted import want
+from aerotrain.standalone.cli import main
+from aerotrain.store import Store, open_store
 from support.described_jobs import job
 
 PEERS, SERVED = "multi_worker_mirrored", "parameter_server"
@@ -321,3 +327,67 @@ def test_a_job_of_a_fixed_size_changes_by_no_wish_of_another_number() -> None:
     of: Any = World(PEERS, "2", room=2)
     of.wanted = WantedSize(workers=1)
     assert of.settle() == []
+
+
+def a_run(folder: Path, workers: str = "1..4") -> Store:
+    """The folder of a run, with a training and a job of another kind."""
+    run = open_store((folder / "runs/run").as_uri())
+    replicas = [{"role": "chief"}, {"role": "worker", "count": workers}]
+    run.put(f"train/{JOB}", job(PEERS, replicas).record())
+    run.put(f"evaluate/{JOB}", replace(job(PEERS, replicas), module="another").record())
+    return run
+
+
+@pytest.mark.parametrize("folder", ["", "train"])
+def test_a_wish_is_set_for_the_training_of_a_run(tmp_path: Path, folder: str) -> None:
+    run = a_run(tmp_path)
+    given = run.child(folder) if folder else run
+    assert want(given, workers=3) == [f"{run.url}/train"]
+    want(given, suspended=True)
+    suspended = WantedSize.from_json(run.get(f"train/{SIZE}"))
+    want(given, suspended=False)
+    resumed = WantedSize.from_json(run.get(f"train/{SIZE}"))
+    assert (suspended, resumed) == (
+        WantedSize(workers=3, suspended=True),
+        WantedSize(workers=3),
+    )
+    assert not run.exists(f"evaluate/{SIZE}")
+
+
+@pytest.mark.parametrize(
+    ("range_", "folder", "workers", "says"),
+    [
+        ("1..4", "", "5", "may have 1 to 4 workers, and 5 are asked for"),
+        ("2", "", "3", "the number of workers of {url}/train is fixed; start a training with"),
+        ("1..4", "evaluate", "3", "there is no training in {url}/evaluate; give the folder of"),
+    ],
+)
+def test_a_wish_that_cannot_be_is_refused_in_one_line(
+    tmp_path: Path,
+    range_: str,
+    folder: str,
+    workers: str,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = a_run(tmp_path, range_)
+    with pytest.raises(SystemExit) as ended:
+        main(["scale", f"{run.url}/{folder}".rstrip("/"), workers])
+    [line] = capsys.readouterr().out.splitlines()
+    assert ended.value.code == ExitCode.FINAL
+    assert says.format(url=run.url) in line
+
+
+def test_the_commands_say_what_they_have_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = a_run(tmp_path)
+    for words in (["scale", run.url, "3"], ["suspend", run.url], ["resume", run.url]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == ExitCode.OK
+    assert [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()] == [
+        "3 workers are asked for",
+        "is suspended within seconds, after a checkpoint",
+        "goes on from its last checkpoint",
+    ]

@@ -405,6 +405,10 @@ def test_a_file_that_holds_no_template_is_refused(
         read_template(file)
 
 
+def _roles(**counts: Any) -> list[dict[str, Any]]:
+    return [{"role": role, "count": count} for role, count in counts.items()]
+
+
 @pytest.mark.parametrize(
     ("changes", "settings", "sentence"),
     [
@@ -413,6 +417,11 @@ def test_a_file_that_holds_no_template_is_refused(
         ({"name": "a" * 57}, {}, "would have a name of 66 letters and 63 are allowed"),
         ({}, {"image": ""}, "no image is set for chief"),
         ({}, {"queue": "research"}, "write kueue:NAME, or nothing"),
+        (
+            {"replicas": _roles(chief=1, worker="1..2", ps=1)},
+            {"queue": "kueue:research"},
+            "asks for 1 to 2 workers, and Kueue admits groups of a fixed number",
+        ),
         ({"arguments": {"names": "x" * 200_000}}, {}, "put what is large in its arguments into"),
     ],
 )
@@ -421,10 +430,6 @@ def test_a_job_that_cannot_run_as_pods_is_refused(
 ) -> None:
     with pytest.raises(SpecError, match=re.escape(sentence)):
         plan(job(**changes), **settings)
-
-
-def _roles(**counts: int) -> list[dict[str, Any]]:
-    return [{"role": role, "count": count} for role, count in counts.items()]
 
 
 @pytest.mark.process
