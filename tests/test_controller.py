@@ -336,7 +336,7 @@ def waiting(since: float) -> Observation:
     return replace(FULL, waits_since=since)
 
 
-def test_a_replica_that_misses_its_start_deadline_ends_the_job_with_failure_kind_start() -> None:
+def test_a_replica_that_misses_its_start_deadline_ends_the_job() -> None:
     of = Group()
     began = of.now
     assert of.sees(worker_1=waiting(began)) == Wait(began + 600)
@@ -348,10 +348,7 @@ def test_a_replica_that_misses_its_start_deadline_ends_the_job_with_failure_kind
         "1 of 5 replicas of job did not start within 600 s, so all were ended: "
         "worker-1 waits for a node: Insufficient cpu"
     )
-    assert [(each.replica, each.kind) for each in of.events] == [
-        ("worker-1", "start"),
-        ("", "lost"),
-    ]
+    assert [(each.event, each.kind) for each in of.events] == [("end", "lost")]
 
 
 def test_a_replica_that_is_restarted_late_has_as_long_to_start_in_a_group_of_any_age() -> None:

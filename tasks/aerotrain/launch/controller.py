@@ -205,13 +205,9 @@ class Controller:
         resizing = _Resizing(
             size=size, seen=seen, all_seen=look.seen, history=history, now=now, last_step=last_step
         )
-        asks = None if wanted is None else size.wanted(wanted)
-        changes = asks is not None and (asks.workers, asks.suspended) != (
-            size.workers,
-            size.suspended,
-        )
+        asked_for = None if wanted is None else size.wanted(wanted)
         if size.suspended:
-            return resizing.by_hand(asks) if asks and changes else resizing.end()
+            return resizing.by_hand(asked_for) if asked_for else resizing.end()
         failed = _Failures(
             job=self.job, size=size, seen=seen, history=history, now=now, last_step=last_step
         )
@@ -223,9 +219,9 @@ class Controller:
         deadline = missed(limits, now, look.at)
         if deadline is not None:
             ended = Ended(state=State.LOST, reason=deadline.message)
-            return Decision.end(ended, now, failed.new + failed.not_started(deadline))
-        if asks and changes:
-            return resizing.by_hand(asks, failed.new)
+            return Decision.end(ended, now, failed.new)
+        if asked_for is not None:
+            return resizing.by_hand(asked_for, failed.new)
         wait = self._wait(limits, seen, now, last_step)
         by_room = None if failed.events else resizing.by_room(failed.left_out)
         if by_room is not None:
@@ -381,10 +377,6 @@ class _Failures:
             reason=self._sentence(found),
             causes=tuple(found),
         )
-
-    def not_started(self, deadline: Deadline) -> tuple[Event, ...]:
-        """The replicas not started by this deadline, as events: the next attempt may omit them."""
-        return tuple(self._detected(name, Failure.START) for name in deadline.waiting)
 
     @cached_property
     def unresponsive(self) -> frozenset[ReplicaName]:
@@ -551,13 +543,20 @@ class _Resizing:
         return f" {word} step {self.last_step.step}" if self.last_step else ""
 
 
+#: The number of replicas that the reason of a resize names.
+_NAMED = 3
+
+
 def _workers(size: Size) -> int:
     return sum(each.role is Role.WORKER for each in size.members())
 
 
 def _listed(names: Sequence[ReplicaName]) -> str:
-    *first, last = map(str, names)
-    return f"{', '.join(first)} and {last}" if first else last
+    """The first names in a sentence: each replica's restart has it."""
+    said = list(map(str, names))
+    if len(said) > _NAMED:
+        said = [*said[: _NAMED - 1], f"{len(said) - _NAMED + 1} others"]
+    return " and ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
 
 
 def _not_carried_out(seen: Observations, history: Histories) -> dict[ReplicaName, Event]:

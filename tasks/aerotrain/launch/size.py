@@ -15,11 +15,11 @@ from typing import ClassVar, Self
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain.contract.status import Observation, State
+from aerotrain.contract.status import State
 from aerotrain.contract.validation import CountOrZero, Validated
 from aerotrain.launch.restart_policy import Observations
 
-#: Seconds for which members wait for one that has no node, or that its node does not start.
+#: Seconds for which members that run wait for one without a node, or that its node does not start.
 PLACED_WITHIN, STARTED_WITHIN = 15.0, 120.0
 
 #: Seconds after the start of the first worker outside in which others may start to join with it.
@@ -85,8 +85,8 @@ class Size:
         """The workers without which the chief's peers make up their cluster."""
         return {*self.job.names()} - {*self.members()} if self.job.rules.peers else set()
 
-    def wanted(self, wanted: WantedSize) -> "Size":
-        """The size once the user's wish is known; what a job cannot have is brought into its range.
+    def wanted(self, wanted: WantedSize) -> "Size | None":
+        """The size that the user wants, the nearest one in the range; None if it is this one.
 
         Members stay members, and workers that are new begin outside of the cluster.
         """
@@ -94,6 +94,8 @@ class Size:
         asked = sizes[-1] if wanted.workers is None else wanted.workers
         workers = min(max(asked, sizes[0]), sizes[-1])
         new = replace(self, workers=workers, suspended=wanted.suspended)
+        if new == self:
+            return None
         if not self.job.rules.peers or self.suspended or wanted.suspended:
             return replace(new, without=frozenset())
         members = {each for each in self.members() if each.role is Role.WORKER} & {*new.names()}
@@ -126,11 +128,17 @@ class Size:
         if not self.job.rules.peers or len(self.job.sizes) < 2:
             return {}
         members = {name: seen[name] for name in self.members() if name.role is Role.WORKER}
-        waiting = {name: _gives_up(each) for name, each in members.items() if _waits(each)}
-        running = sum(each.state is State.RUNNING for each in members.values())
-        is_whole = running + len(waiting) == len(members)
-        chief = seen[ReplicaName(Role.CHIEF, 0)].state is State.RUNNING
-        return waiting if chief and is_whole and running >= self.job.sizes[0] else {}
+        chief = seen[ReplicaName(Role.CHIEF, 0)]
+        running = [each for each in members.values() if each.state is State.RUNNING]
+        began = max(each.began or 0.0 for each in (chief, *running))
+        waiting = {
+            name: max(began, each.waits_since) + (STARTED_WITHIN if each.node else PLACED_WITHIN)
+            for name, each in members.items()
+            if each.state is State.PENDING and each.waits_since is not None
+        }
+        is_whole = len(running) + len(waiting) == len(members)
+        can_go_on = chief.state is State.RUNNING and len(running) >= self.job.sizes[0]
+        return waiting if is_whole and can_go_on else {}
 
     def joining(self, seen: Observations) -> tuple[list[ReplicaName], float]:
         """The workers outside that run, and when they join; none unless all members run."""
@@ -149,14 +157,6 @@ class Size:
         if len(self.job.sizes) < 2 or running < self.job.sizes[0]:
             return {name: each for name, each in seen.items() if name not in self.without}
         return {name: each for name, each in seen.items() if name not in workers}
-
-
-def _waits(seen: Observation) -> bool:
-    return seen.state is State.PENDING and seen.waits_since is not None
-
-
-def _gives_up(seen: Observation) -> float:
-    return (seen.waits_since or 0.0) + (STARTED_WITHIN if seen.node else PLACED_WITHIN)
 
 
 def suspended_seconds(events: Iterable[Event], now: float) -> float:

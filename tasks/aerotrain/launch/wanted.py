@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
+from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.layout import JOB, SIZE
 from aerotrain.contract.replicas import Role
@@ -50,7 +50,7 @@ def watched(job: Job, open_store: Open | None) -> Iterator[Wanted]:
             try:
                 store = store or open_store(job.prefix)
                 wanted.size = _read(store)
-            except (TemporaryError, FinalError):
+            except Exception:  # noqa: BLE001 -- of the store, or of what gives access to it
                 store = None  # the next one has a fresh credential
             if over.wait(READ_EVERY):
                 return
