@@ -386,7 +386,7 @@ class _Failures:
         return frozenset(
             name
             for name, each in self.seen.items()
-            if not each.state.ended and str(name) in reported
+            if each.state is State.RUNNING and str(name) in reported
         )
 
     @cached_property
