@@ -106,6 +106,16 @@ def templated() -> Job:
     )
 
 
+def spot(*, last: bool = False) -> Job:
+    own = {"nodeSelector": {"pool": "cheap"}, "tolerations": [{"key": "mine"}]}
+    return job(
+        "parameter_server",
+        {"role": "chief", "spot": False},
+        {"role": "worker", "count": 2, "spot": not last, "pod": {"spec": own}},
+        {"role": "ps", "spot": False},
+    )
+
+
 #: Jobs, each with the settings of its plan.
 CASES: dict[str, tuple[Job, dict[str, Any]]] = {
     "digits": (job(), {"store_secret": "store"}),
@@ -114,6 +124,7 @@ CASES: dict[str, tuple[Job, dict[str, Any]]] = {
     "tpu": (job("tpu", {"role": "chief", "resources": {"tpu": 4}}), {}),
     "templates": (templated(), {"pod_template": PLATFORM}),
     "kueue": (job(), {"queue": "kueue:research"}),
+    "spot": (spot(), {}),
 }
 
 
@@ -186,6 +197,44 @@ def test_what_the_platform_requires_is_in_every_pod_and_a_role_adds_its_own() ->
     variables = {each["name"]: each.get("value") for each in container(worker)["env"]}
     assert variables["HTTPS_PROXY"] == "http://other:3128"
     assert variables["OMP_NUM_THREADS"] == "1"
+
+
+def test_workers_prefer_spot_nodes_and_tolerate_their_taints_and_all_others_avoid_them() -> None:
+    labels = {
+        "cloud.google.com/gke-spot": "true",
+        "eks.amazonaws.com/capacityType": "SPOT",
+        "kubernetes.azure.com/scalesetpriority": "spot",
+        "karpenter.sh/capacity-type": "spot",
+    }
+    for name, pod in pods("spot").items():
+        affinity = pod["spec"]["affinity"]["nodeAffinity"]
+        if name.startswith("worker"):
+            *tolerated, own = pod["spec"]["tolerations"]
+            assert {each["key"]: each["value"] for each in tolerated} == labels
+            assert own == {"key": "mine"}, "what the template adds"
+            assert pod["spec"]["nodeSelector"] == {"pool": "cheap"}
+            preferred = affinity.pop("preferredDuringSchedulingIgnoredDuringExecution")
+            terms = [term for each in preferred for term in each["preference"]["matchExpressions"]]
+            assert {each["key"]: each["values"] for each in terms if each["operator"] == "In"} == {
+                key: [value] for key, value in labels.items()
+            }
+            assert affinity == {}, "a worker may run elsewhere, too"
+        else:
+            assert "tolerations" not in pod["spec"]
+            [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+            assert {
+                each["key"]: each["values"]
+                for each in term["matchExpressions"]
+                if each["operator"] == "NotIn"
+            } == {key: [value] for key, value in labels.items()}
+        assert "priorityClassName" not in pod["spec"]
+    assert "affinity" not in str(plan().pods), "a job that does not mention spot takes any node"
+
+
+def test_the_last_try_which_asks_for_no_spot_nodes_takes_over_a_group_that_may_succeed() -> None:
+    assert plan(spot(last=True)).description == plan(spot()).description
+    [_, worker, *_] = plan(spot(last=True)).pods
+    assert "NotIn" in str(worker["spec"]["affinity"])
 
 
 def test_kubernetes_restarts_no_pod_and_ends_one_without_a_follower() -> None:

@@ -6,7 +6,7 @@ uid, which only the cluster assigns; their YAML also works with ``kubectl apply`
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -40,7 +40,8 @@ class PodPlan:
     """All objects that one launch of a job would create in a namespace.
 
     ``others`` are in the order of their creation; ``description`` is the same for every launch of
-    the same job, and different if anything in it differs.
+    the same job, and different if anything but the choice of spot nodes differs: the last try has
+    another one, and takes over a group that can still succeed.
     """
 
     job: Job
@@ -73,7 +74,8 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
         SpecError: the job cannot run as pods, or a template sets a reserved field.
     """
     _check(job)
-    anonymous = json.dumps([LAYOUT, _manifests(job, "", settings)], sort_keys=True)
+    anywhere = replace(job, replicas=tuple(replace(each, spot=None) for each in job.replicas))
+    anonymous = json.dumps([LAYOUT, _manifests(anywhere, "", settings)], sort_keys=True)
     description = hashlib.sha256(anonymous.encode()).hexdigest()
     owner, *others = _manifests(job, attempt, settings)
     owner["metadata"]["annotations"] = {

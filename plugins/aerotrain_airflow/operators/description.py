@@ -48,7 +48,15 @@ def describe(
         }
     )
     arguments_of(described)
-    return described
+    return _without_spot(described) if 0 < ti.max_tries < ti.try_number else described
+
+
+def _without_spot(job: Job) -> Job:
+    """The job of the last try, of which no replica runs on a spot node if any would."""
+    if not any(each.spot for each in job.replicas):
+        return job
+    _LOG.info("this is the last try: it asks for no spot nodes")
+    return replace(job, replicas=tuple(replace(each, spot=False) for each in job.replicas))
 
 
 def place_of(task: BaseOperator, ti: Any, settings: Settings) -> dict[str, str]:
