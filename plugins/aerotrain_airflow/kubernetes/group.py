@@ -26,6 +26,7 @@ from aerotrain_airflow.kubernetes.identity import (
     JOB_LABEL,
     Handle,
     annotations,
+    pod_name,
 )
 from aerotrain_airflow.kubernetes.kueue import Kueue, queue_of
 from aerotrain_airflow.kubernetes.lifecycle import (
@@ -36,7 +37,9 @@ from aerotrain_airflow.kubernetes.lifecycle import (
     restore_shared,
 )
 from aerotrain_airflow.kubernetes.logs import PodLogs
+from aerotrain_airflow.kubernetes.nodes import leaving_nodes
 from aerotrain_airflow.kubernetes.observed import ObservedGroup
+from aerotrain_airflow.kubernetes.spot import OUT_OF_SERVICE
 from aerotrain_airflow.kubernetes.states import created_at
 
 Manifest = Mapping[str, Any]
@@ -71,6 +74,7 @@ class PodGroup:
         self._handle = Handle.of(owner)
         self._queue = queue_of(owner)
         self._changed = asyncio.Event()
+        self._noticed = asyncio.Event()  # a node may be about to leave
         self._error: BaseException | None = None
         self._take_owner(owner)
         self._logs = PodLogs(cluster, owner, self.job.names(), emit, self._spawn)
@@ -88,6 +92,8 @@ class PodGroup:
         self._watching = [self._spawn(self._watch())]
         if self._queue is not None:
             self._watching.append(self._spawn(self._say_why_it_is_queued(self._queue)))
+        if any(replica.spot for replica in self.job.replicas):
+            self._watching.append(self._spawn(self._heed_notices()))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -202,6 +208,7 @@ class PodGroup:
                 self._take(pod)
         self._observed.looked_at_all(began)
         self._changed.set()
+        self._noticed.set()
         return version
 
     async def _take_changes(self, version: str) -> str:
@@ -271,6 +278,27 @@ class PodGroup:
                 if reason not in ("", said):
                     self._say(f"Kueue does not admit {self._handle.name}: {reason}")
                     said = reason
+
+    async def _heed_notices(self) -> None:
+        """Delete the pods on nodes that are about to leave: each saves, and restarts elsewhere."""
+        async with leaving_nodes(self._cluster.conn_id, self._noticed.set) as notice:
+            self._observed.notice = notice
+            while True:
+                await self._noticed.wait()
+                self._noticed.clear()
+                found = self._observed.on_leaving_nodes()
+                await together(self._leave(name, taint) for name, taint in found.items())
+
+    async def _leave(self, name: ReplicaName, taint: str) -> None:
+        replica = self._observed.replicas[name]
+        self._say(
+            f"{name} is on the node {replica.seen.node}, which is about to leave (taint {taint}): "
+            "its pod is deleted, so that it saves, and is restarted elsewhere"
+        )
+        pod = pod_name(self._handle.name, name, replica.seen.restarts or 0)
+        with suppress(ApiError, UnavailableError):  # after the next list of pods it is tried again
+            force = taint == OUT_OF_SERVICE
+            await self._cluster.delete("Pod", pod, replica.uid, force=force)
 
     async def _explain_causes(self, ended: Ended) -> None:
         """Log what the cluster says of the replicas that caused the end."""

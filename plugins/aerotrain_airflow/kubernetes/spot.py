@@ -1,4 +1,4 @@
-"""Spot nodes, which a cloud may take back: how pods choose or avoid them."""
+"""Spot nodes, which a cloud may take back: how pods choose or avoid them, and its notices."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +15,29 @@ LABELS: Mapping[str, str] = {
     # https://karpenter.sh/docs/concepts/scheduling/
     "karpenter.sh/capacity-type": "spot",
 }
+
+#: The taint of a node that was shut down: nothing on it can end by itself.
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
+#: The taints of a node that is about to leave, by who sets them. Each drains the node itself, but
+#: some do so later, or not at all.
+NOTICES = (
+    # https://github.com/aws/aws-node-termination-handler
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/rebalance-recommendation",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    "aws-node-termination-handler/scheduled-maintenance",
+    # https://cloud.google.com/kubernetes-engine/docs/concepts/handle-disruption-gpu-tpu
+    "cloud.google.com/impending-node-termination",
+    # https://learn.microsoft.com/azure/aks/node-auto-drain
+    "remediator.kubernetes.azure.com/unschedulable",
+    # https://karpenter.sh/docs/concepts/disruption/
+    "karpenter.sh/disrupted",
+    # https://github.com/kubernetes/autoscaler/tree/master/cluster-autoscaler
+    "ToBeDeletedByClusterAutoscaler",
+    # https://kubernetes.io/docs/reference/labels-annotations-taints/
+    OUT_OF_SERVICE,
+)
 
 #: Of 100: less than that of the node that a restarted replica avoids.
 _WEIGHT = 50
@@ -44,6 +67,12 @@ def placement(spot: bool | None) -> dict[str, Any]:
             {"key": key, "operator": "Equal", "value": value} for key, value in LABELS.items()
         ],
     }
+
+
+def notice_of(node: Mapping[str, Any]) -> str:
+    """The taint that says that a node is about to leave; empty if none does."""
+    taints = [each["key"] for each in node["spec"].get("taints") or ()]
+    return next((each for each in NOTICES if each in taints), "")
 
 
 def _expression(key: str, operator: str, value: str) -> dict[str, Any]:
