@@ -1,5 +1,6 @@
 """From a job to manifests: what a platform team sees in them, and the jobs that are refused."""
 
+import json
 import os
 import re
 import subprocess
@@ -11,8 +12,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from aerotrain.contract.environment import read_cluster
 from aerotrain.contract.errors import SpecError, TerminationMessage
 from aerotrain.contract.job import Job
+from aerotrain_airflow.kubernetes.lifecycle import owner_of
 from aerotrain_airflow.kubernetes.plan import PodPlan, PodSettings, plan_pods
 from aerotrain_airflow.kubernetes.template import merge, read_template
 
@@ -278,12 +281,20 @@ def test_every_replica_has_its_name_and_all_addresses_in_its_environment() -> No
     assert (env["AEROTRAIN_ROLE"]["value"], env["AEROTRAIN_INDEX"]["value"]) == ("ps", "0")
     reference = env["AEROTRAIN_CLUSTER"]["valueFrom"]["configMapKeyRef"]
     assert reference["name"] == planned.owner["metadata"]["name"]
-    host = f"{ps['spec']['hostname']}.{ps['spec']['subdomain']}:2222"
-    assert host in planned.owner["data"][reference["key"]]
+    cluster = read_cluster(planned.owner["data"][reference["key"]])
+    pods = [each["spec"] for each in planned.pods]
+    hosts = [f"{each['hostname']}.{each['subdomain']}:2222" for each in pods]
+    assert [*cluster["chief"], *cluster["worker"], *cluster["ps"]] == hosts
     assert Job.from_json(planned.owner["data"]["job.json"]) == planned.job
     [service] = [each for each in planned.others if each["kind"] == "Service"]
     assert ps["spec"]["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"].items() <= ps["metadata"]["labels"].items()
+
+
+def test_no_object_of_a_group_of_ten_thousand_replicas_is_near_its_limit() -> None:
+    planned = plan(job("parameter_server", *_roles(chief=1, worker=9_900, ps=99)))
+    sizes = [len(json.dumps(each)) for each in (owner_of(planned, "try"), *planned.others)]
+    assert max(sizes) < 32 * 1024, "of 1 MiB, of which the event log may take the half"
 
 
 def test_launches_have_the_same_description_only_if_their_job_is_the_same() -> None:

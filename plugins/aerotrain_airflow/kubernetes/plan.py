@@ -15,6 +15,7 @@ from aerotrain.contract.environment import Variable, cluster_of
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.layout import DNS_LABEL_LENGTH
+from aerotrain.contract.replicas import ALONE, ReplicaName
 from aerotrain_airflow.kubernetes.identity import (
     ATTEMPT,
     DESCRIPTION,
@@ -145,7 +146,11 @@ def _named(manifest: Manifest, job: Job, namespace: str) -> Manifest:
 
 def _owner(job: Job) -> Manifest:
     """The ConfigMap with what the replicas share, and the owner of all other objects."""
-    addresses = {name: f"{name}.{job.name}:{PORT}" for name in job.names()}
+    hosts = {
+        each.role: each.role if each.role in ALONE else f"{each.role}-[0-{each.count - 1}]"
+        for each in job.replicas
+    }
+    addresses = {ReplicaName(role, 0): f"{host}.{job.name}:{PORT}" for role, host in hosts.items()}
     data = {
         "job.json": job.to_json(),
         "cluster.json": json.dumps(cluster_of(job, addresses), sort_keys=True),
@@ -155,8 +160,7 @@ def _owner(job: Job) -> Manifest:
         if size > _LONGEST_VARIABLE:
             raise SpecError(
                 f"the {key} of {job.name} takes {size} bytes and a variable holds "
-                f"{_LONGEST_VARIABLE}; put what is large in its arguments into the store, or "
-                "ask for fewer replicas"
+                f"{_LONGEST_VARIABLE}; put what is large in its arguments into the store"
             )
     return {"kind": "ConfigMap", "data": data}
 
