@@ -106,7 +106,7 @@ class Surroundings:
         for variable in container.get("env") or ():
             value = self._local_paths(self._value(variable), container)
             namespace = metadata["namespace"]
-            if variable["name"] == Variable.CLUSTER:
+            if value and variable["name"] == Variable.CLUSTER:
                 value = json.dumps(read_cluster(value))
             value = self.addresses.rewrite(value, namespace, spec.get("subdomain", ""))
             found[variable["name"]] = value
