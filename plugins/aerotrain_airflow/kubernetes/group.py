@@ -33,7 +33,7 @@ from aerotrain_airflow.kubernetes.lifecycle import (
     events_of,
     log_data,
     read_owner,
-    restart_pod,
+    restart_pods,
     restore_shared,
 )
 from aerotrain_airflow.kubernetes.logs import PodLogs
@@ -151,10 +151,7 @@ class PodGroup:
         """Restart the pods of these replicas with these restart counts."""
         await self._logs.restart(restart.counts)
         await restore_shared(self._cluster, self._handle, self.job)
-        pods = await together(
-            restart_pod(self._cluster, self._handle, name, restart) for name in restart.counts
-        )
-        for pod in pods:
+        for pod in await restart_pods(self._cluster, self._handle, restart):
             self._take(pod)
 
     async def finish(self, ended: Ended) -> None:

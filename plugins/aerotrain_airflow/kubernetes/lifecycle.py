@@ -10,7 +10,8 @@ no longer the holder cannot end it.
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import getLogger
 from typing import Any
 
@@ -66,7 +67,7 @@ ROOM_EVERY = 10.0
 EVENTS, TEMPLATES = "events.jsonl", "pods.json"
 
 #: The limit of an event log in bytes, of the 1 MiB of a ConfigMap, which also has pods and job.
-LIMIT = 256 * 1024
+LIMIT = 512 * 1024
 
 _LOG = getLogger(__name__)
 
@@ -323,21 +324,48 @@ async def _create(cluster: Cluster, manifest: Manifest, owner: Manifest) -> Mani
     return made
 
 
-async def restart_pod(
-    cluster: Cluster, handle: Handle, name: ReplicaName, restart: Restart
-) -> Manifest:
-    """Restart the replica's pod to that restart count, even if another process has begun to.
+class _Look:
+    """The owner of a group and its pods, read once for all replicas that ask at the same time."""
 
-    Returns the new pod. Its former pod has ended before: otherwise two would have its DNS name.
+    def __init__(self, cluster: Cluster, handle: Handle, names: Collection[ReplicaName]) -> None:
+        self._cluster = cluster
+        self._handle = handle
+        self._replica = next(iter(names)) if len(names) == 1 else None
+        self._reading: asyncio.Task[tuple[Manifest, dict[str, list[Manifest]]]] | None = None
+
+    async def __call__(self, name: ReplicaName) -> tuple[Manifest, list[Manifest]]:
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        owner, pods = await asyncio.shield(self._reading)
+        return owner, pods.get(pod_name(self._handle.name, name), [])
+
+    async def _read(self) -> tuple[Manifest, dict[str, list[Manifest]]]:
+        owner = await read_owner(self._cluster, self._handle)
+        pods: dict[str, list[Manifest]] = defaultdict(list)
+        for pod in await _pods_of(self._cluster, owner, self._replica):
+            pods[without_restarts(pod)].append(pod)
+        return owner, pods
+
+
+async def restart_pods(cluster: Cluster, handle: Handle, restart: Restart) -> list[Manifest]:
+    """Restart these replicas to these restart counts, even if another process has begun to.
+
+    Returns the new pods. Each former pod has ended before: otherwise two would have its DNS name.
 
     Raises:
         GroupGoneError: the group no longer exists.
         TemporaryError: a pod of another group has the name, and remains.
     """
+    look = _Look(cluster, handle, restart.counts)
+    return await together(_restart_pod(cluster, name, restart, look) for name in restart.counts)
+
+
+async def _restart_pod(
+    cluster: Cluster, name: ReplicaName, restart: Restart, look: _Look
+) -> Manifest:
     count, began = restart.counts[name], time.monotonic()
     while True:
-        owner = await read_owner(cluster, handle)
-        pods = await _pods_of(cluster, owner, name)
+        owner, pods = await look(name)
         if newer := [pod for pod in pods if restarts_of(pod) >= count]:
             return newer[0]
         is_late = time.monotonic() > began + _deleted_within(pods)
@@ -351,7 +379,7 @@ async def restart_pod(
         await asyncio.sleep(_LOOK_EVERY)
     pod = replica_pod(
         json.loads(owner["data"][TEMPLATES])[name.role.value],
-        handle.name,
+        owner["metadata"]["name"],
         name,
         restarts=count,
         avoid=restart.avoid.get(name, ""),
