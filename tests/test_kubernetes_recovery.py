@@ -25,6 +25,7 @@ from aerotrain_airflow.kubernetes import lifecycle, trigger
 from aerotrain_airflow.kubernetes.identity import restarts_of
 from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
 from aerotrain_airflow.kubernetes.pod import GRACE, replica_pod
+from aerotrain_airflow.kubernetes.spot import OUT_OF_SERVICE
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import CONN_ID, World, connection, described, eventually
@@ -70,6 +71,72 @@ def test_a_deleted_replica_is_restarted_with_those_it_needs_and_no_others(
 @pytest.fixture
 def imagined(own: KubernetesDouble) -> ImaginedGroup:
     return ImaginedGroup(own).followed()
+
+
+#: A node of its own for the worker.
+SPOT_NODE = "spot-node"
+
+
+def _on_spot_node(pod: dict[str, Any]) -> None:
+    statuses.running()(pod)
+    pod["spec"]["nodeName"] = SPOT_NODE
+
+
+def _taint(double: KubernetesDouble, key: str) -> None:
+    taints = [{"key": each, "effect": "NoSchedule"} for each in ("mine", key)]
+    double.edit("nodes", SPOT_NODE, lambda node: node["spec"].update(taints=taints))
+
+
+@pytest.fixture
+def on_spot(own: KubernetesDouble) -> ImaginedGroup:
+    own.create({"kind": "Node", "metadata": {"name": SPOT_NODE}, "spec": {}})
+    replicas = [{"role": "chief"}, {"role": "worker", "spot": True}, {"role": "ps"}]
+    states = {"worker-0": _on_spot_node}
+    return ImaginedGroup(own, states, strategy="parameter_server", replicas=replicas)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [("aws-node-termination-handler/spot-itn", "preempted"), (OUT_OF_SERVICE, "node")],
+)
+def test_a_pod_whose_node_is_about_to_leave_saves_at_once_and_restarts(
+    on_spot: ImaginedGroup, key: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    double = on_spot.followed().double
+    double.wait_for(lambda: double.watching == 2, "the watches of pods and nodes")
+    if key == OUT_OF_SERVICE:
+        double.hold("job-worker-0", on_spot.namespace)  # its end is never reported
+    _taint(double, key)
+    on_spot.until_restarted(1, "worker-0")
+    on_spot.become(statuses.exited(0))
+    assert on_spot.end().state is State.SUCCEEDED
+    said = f"worker-0 is on the node {SPOT_NODE}, which is about to leave (taint {key})"
+    assert caplog.text.count(said) == 1
+    events = on_spot.launcher.events(on_spot.handle)
+    [failure] = [each for each in events if each.event is EventType.DETECT]
+    assert (failure.replica, failure.kind, failure.node) == ("worker-0", kind, SPOT_NODE)
+    assert kind == "node" or f"and its node has the taint {key}" in failure.because
+
+
+@pytest.mark.process
+def test_without_the_permission_to_read_nodes_a_group_goes_on_as_before(
+    on_spot: ImaginedGroup,
+) -> None:
+    double = on_spot.double
+    double.deny("watch", "nodes")
+    _taint(double, OUT_OF_SERVICE)
+    on_spot.followed()
+
+    def asked() -> list[str]:
+        return [f"{each.verb} {each.resource}" for each in double.requests]
+
+    question = "create selfsubjectaccessreviews"
+    double.wait_for(lambda: asked().count(question) == 2, "the questions")
+    on_spot.become(statuses.exited(0))
+    assert on_spot.end().state is State.SUCCEEDED
+    assert not {"list nodes", "watch nodes", "delete pods"} & set(asked())
 
 
 @pytest.mark.process

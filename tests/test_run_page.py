@@ -369,6 +369,13 @@ def test_the_last_times_of_steps_are_shown_also_those_that_a_coordinator_reports
     assert (shown["replica"], shown["seconds"]) == ("worker-9", 0.1)
 
 
+def test_the_cost_of_a_run_is_shown_from_the_log_of_its_ended_attempts(store):
+    assert training_of(store)["goodput"]["core_hours"] is None
+    known = {"core_hours": {"chief": 1.5, "worker": 6}, "cost": 0.17}
+    store.put("runs/one/train/events.json", json.dumps({"events": [], **known}).encode())
+    assert training_of(store)["goodput"].items() >= known.items()
+
+
 def test_a_restart_is_marked_before_the_launcher_has_written_its_events_and_only_once(store):
     report(store, "chief", process(890, 900, 940), process(950, 960, NOW))
     training = training_of(store)

@@ -9,7 +9,6 @@ distinguishes a running process from a stopped one.
 import gc
 import importlib
 import io
-import json
 import os
 import signal
 import socket
@@ -27,6 +26,7 @@ from typing import Any
 from aerotrain.contract.environment import (
     Cluster,
     Variable,
+    read_cluster,
     replica_of,
     set_tensorflow_variables,
     without_of,
@@ -174,7 +174,7 @@ class Replica:
             name=replica_of(environment),
             attempt=environment[Variable.ATTEMPT],
             scratch=scratch,
-            cluster=json.loads(environment[Variable.CLUSTER]),
+            cluster=read_cluster(environment[Variable.CLUSTER]),
             without=without_of(environment),
             restarts=int(environment.get(Variable.RESTARTS, "0")),
             notice=PreemptionNotice(float(environment.get(Variable.GRACE, GRACE))),

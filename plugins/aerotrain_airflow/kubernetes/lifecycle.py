@@ -11,7 +11,8 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from logging import getLogger
@@ -70,7 +71,7 @@ ROOM_EVERY = 10.0
 EVENTS, TEMPLATES = "events.jsonl", "pods.json"
 
 #: The limit of an event log in bytes, of the 1 MiB of a ConfigMap, which also has pods and job.
-LIMIT = 256 * 1024
+LIMIT = 512 * 1024
 
 _LOG = getLogger(__name__)
 
@@ -350,57 +351,89 @@ async def _create(cluster: Cluster, manifest: Manifest, owner: Manifest) -> Mani
     return made
 
 
-async def restart_pod(
-    cluster: Cluster,
-    handle: Handle,
-    name: ReplicaName,
-    restart: Restart,
-    absent: Iterable[ReplicaName] = (),
-) -> Manifest:
-    """Restart the replica's pod to that restart count, even if another process has begun to.
+class _Look:
+    """The owner of a group and its pods, read once for all replicas that ask at the same time."""
 
-    The workers in ``absent`` take no part in the cluster. Returns the new pod. Its former pod has
-    ended before: otherwise two would have its DNS name.
+    def __init__(self, cluster: Cluster, handle: Handle, names: Collection[ReplicaName]) -> None:
+        self._cluster = cluster
+        self._handle = handle
+        self._replica = next(iter(names)) if len(names) == 1 else None
+        self._reading: asyncio.Task[tuple[Manifest, dict[str, list[Manifest]]]] | None = None
+
+    async def __call__(self, name: ReplicaName) -> tuple[Manifest, list[Manifest]]:
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        owner, pods = await asyncio.shield(self._reading)
+        return owner, pods.get(pod_name(self._handle.name, name), [])
+
+    async def _read(self) -> tuple[Manifest, dict[str, list[Manifest]]]:
+        owner = await read_owner(self._cluster, self._handle)
+        pods: dict[str, list[Manifest]] = defaultdict(list)
+        for pod in await _pods_of(self._cluster, owner, self._replica):
+            pods[without_restarts(pod)].append(pod)
+        return owner, pods
+
+
+async def restart_pods(
+    cluster: Cluster, handle: Handle, restart: Restart, absent: Iterable[ReplicaName] = ()
+) -> list[tuple[ReplicaName, Manifest]]:
+    """Restart these replicas to these restart counts, even if another process has begun to.
+
+    The workers in ``absent`` take no part in their cluster. Those of ``restart.ends`` are ended,
+    and may save before. Returns the new pods. Each former pod has ended before: otherwise two
+    would have its DNS name.
 
     Raises:
         GroupGoneError: the group no longer exists.
-        NoRoomError: a quota has no room for it.
+        NoRoomError: a quota has no room for one; the others are restarted.
         TemporaryError: a pod of another group has the name, and remains.
     """
+    look = _Look(cluster, handle, {*restart.counts, *restart.ends})
+    own = without_variable(absent)
+    pods: list[tuple[ReplicaName, Manifest]] = []
+    short: list[NoRoomError] = []
+
+    async def restarted(name: ReplicaName) -> None:
+        try:
+            pods.append((name, await _restart_pod(cluster, name, restart, look, own)))
+        except NoRoomError as error:
+            short.append(error)
+
+    async def ended(name: ReplicaName) -> None:
+        await _ended(cluster, name, math.inf, look)
+
+    await together([*map(ended, restart.ends), *map(restarted, restart.counts)])
+    for error in short:
+        raise error
+    return pods
+
+
+async def _restart_pod(
+    cluster: Cluster, name: ReplicaName, restart: Restart, look: _Look, own: Mapping[str, str]
+) -> Manifest:
     count = restart.counts[name]
-    owner, newer = await _ended(cluster, handle, name, count, force=name in restart.force)
+    owner, newer = await _ended(cluster, name, count, look, force=name in restart.force)
     if newer is not None:
         return newer
     pod = replica_pod(
         json.loads(owner["data"][TEMPLATES])[name.role.value],
-        handle.name,
+        owner["metadata"]["name"],
         name,
         restarts=count,
         avoid=restart.avoid.get(name, ""),
         memory=restart.memory.get(name, 1.0),
     )
-    own = without_variable(absent)
     pod["spec"]["containers"][0]["env"] += [{"name": n, "value": text} for n, text in own.items()]
     return await _create(cluster, pod, owner)
 
 
-async def end_pod(cluster: Cluster, handle: Handle, name: ReplicaName) -> None:
-    """End the replica's pod, and wait until it has ended; it may save before.
-
-    Raises:
-        GroupGoneError: the group no longer exists.
-    """
-    await _ended(cluster, handle, name, math.inf)
-
-
 async def _ended(
-    cluster: Cluster, handle: Handle, name: ReplicaName, count: float, *, force: bool = False
+    cluster: Cluster, name: ReplicaName, count: float, look: _Look, *, force: bool = False
 ) -> tuple[Manifest, Manifest | None]:
     """The owner, once all pods of a replica below that restart count have ended; or its new pod."""
     began = time.monotonic()
     while True:
-        owner = await read_owner(cluster, handle)
-        pods = await _pods_of(cluster, owner, name)
+        owner, pods = await look(name)
         if newer := [pod for pod in pods if restarts_of(pod) >= count]:
             return owner, newer[0]
         force = force or time.monotonic() > began + _deleted_within(pods)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from aerotrain.contract.steps import arguments_of
 from aerotrain.user_code import publish_code
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.settings import Settings
+
+_LOG = getLogger(__name__)
 
 
 def describe(
@@ -42,7 +45,15 @@ def describe(
         }
     )
     arguments_of(described)
-    return described
+    return _without_spot(described) if 0 < ti.max_tries < ti.try_number else described
+
+
+def _without_spot(job: Job) -> Job:
+    """The job of the last try, of which no replica runs on a spot node if any would."""
+    if not any(each.spot for each in job.replicas):
+        return job
+    _LOG.info("this is the last try: it asks for no spot nodes")
+    return replace(job, replicas=tuple(replace(each, spot=False) for each in job.replicas))
 
 
 def place_of(task: BaseOperator, ti: Any, settings: Settings) -> dict[str, str]:

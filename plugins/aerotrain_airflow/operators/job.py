@@ -252,7 +252,7 @@ class JobOperator(BaseOperator):
         try:
             store = store_of(job.prefix, settings)
             events = launcher.events(handle)
-            goodput = record(events, store, time.time())
+            goodput = record(events, store, time.time(), job, settings.prices)
         except (AerotrainError, OSError) as error:
             self.log.warning("the event log of %s could not be written: %s", job.name, error)
         else:

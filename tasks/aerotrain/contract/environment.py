@@ -17,7 +17,7 @@ class Variable(StrEnum):
     """The variables of a replica."""
 
     JOB = "AEROTRAIN_JOB"  # as JSON
-    CLUSTER = "AEROTRAIN_CLUSTER"  # as JSON
+    CLUSTER = "AEROTRAIN_CLUSTER"  # as JSON, for ``read_cluster``
     ROLE = "AEROTRAIN_ROLE"
     INDEX = "AEROTRAIN_INDEX"
     ATTEMPT = "AEROTRAIN_ATTEMPT"
@@ -40,17 +40,37 @@ Cluster = Mapping[str, list[str]]
 
 
 def cluster_of(job: Job, addresses: Addresses) -> Cluster:
-    """The cluster of a job, from the ``host:port`` of each replica.
+    """The cluster of a job, from the ``host:port`` of each replica, or of all of a role.
+
+    As in Slurm's lists of hosts, ``worker-[0-9]`` stands for ten hosts: Linux limits the size of a
+    variable.
 
     The evaluator receives the cluster but is not a member of it, as in TensorFlow's estimators:
     https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver/TFConfigClusterResolver
     """
     cluster: dict[str, list[str]] = {}
     if job.count(Role.WORKER) or job.count(Role.INPUT):
-        for name in job.names():
+        for name, address in addresses.items():
             if name.role is not Role.EVALUATOR:
-                cluster.setdefault(name.role.value, []).append(addresses[name])
+                cluster.setdefault(name.role.value, []).append(address)
     return cluster
+
+
+def read_cluster(text: str) -> dict[str, list[str]]:
+    """The cluster in the variable CLUSTER, with the address of each replica."""
+    return {
+        role: [address for each in listed for address in _addresses(each)]
+        for role, listed in json.loads(text).items()
+    }
+
+
+def _addresses(listed: str) -> list[str]:
+    begin, is_several, rest = listed.partition("[")
+    if not is_several:
+        return [listed]
+    numbers, _, end = rest.partition("]")
+    first, _, last = numbers.partition("-")
+    return [f"{begin}{number}{end}" for number in range(int(first), int(last) + 1)]
 
 
 def replica_environment(
@@ -110,7 +130,7 @@ def set_tensorflow_variables(environment: MutableMapping[str, str]) -> None:
 
     Call this before TensorFlow builds a strategy.
     """
-    cluster, replica = json.loads(environment[Variable.CLUSTER]), replica_of(environment)
+    cluster, replica = read_cluster(environment[Variable.CLUSTER]), replica_of(environment)
     if without := without_of(environment):  # TensorFlow numbers workers without a gap
         names = [ReplicaName(Role.WORKER, index) for index in range(len(cluster[Role.WORKER]))]
         members = [each for each in names if str(each) not in without]

@@ -41,6 +41,9 @@ class Role(StrEnum):
 #: The roles of which a job has at most one replica, named by the role alone.
 ALONE = frozenset({Role.CHIEF, Role.EVALUATOR, Role.DISPATCHER})
 
+#: The roles that may run on spot nodes: each replica of the others has what no other one has.
+SPOT = (Role.WORKER, Role.INPUT)
+
 #: The number of a job's workers: fixed, or a range in which it may change while the job runs.
 SIZE = Limits(
     minimum=0, pattern=r"\d{1,6}(\.\.\d{1,6})?", form='a whole number, or a range such as "2..8"'
@@ -93,7 +96,8 @@ class ReplicaSpec(Validated):
     """One role of a job, and the number of its replicas.
 
     With ``least`` the number may change while the job runs, between that and ``count``. ``pod`` is
-    a Kubernetes pod template for this role. Only a launcher of pods uses it.
+    a Kubernetes pod template for this role. ``spot`` is whether its replicas prefer spot nodes, or
+    avoid them; None takes any node. Only a launcher of pods uses these.
     """
 
     TITLE: ClassVar = "a replica"
@@ -104,11 +108,18 @@ class ReplicaSpec(Validated):
     resources: Resources = field(default_factory=Resources)
     environment: Mapping[str, str] = field(default_factory=dict)
     pod: Mapping[str, Any] = field(default_factory=dict)
+    spot: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.role in ALONE and self.count != 1:
             raise SpecError(f"a job has at most one {self.role}, got {self.count}")
+        if self.spot and self.role not in SPOT:
+            raise SpecError(
+                f"spot names the {self.role}, which stays on demand, because no other replica has "
+                f"its work or its variables; the roles that may be on spot nodes are "
+                f"{' and '.join(SPOT)}"
+            )
         try:
             json.dumps(self.pod)
         except (TypeError, ValueError) as error:

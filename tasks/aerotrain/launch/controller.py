@@ -26,6 +26,7 @@ from aerotrain.launch.restart_policy import (
     heartbeat_timeout,
     judge,
     kind_of,
+    listed,
     memory_factor,
     missed,
     not_before,
@@ -69,7 +70,7 @@ class Ended:
         """
         state = job_state(seen)
         causes = tuple(name for name, each in seen.items() if each.state is state)
-        reason = "; ".join(seen[name].sentence(name) for name in causes)
+        reason = listed([seen[name].sentence(name) for name in causes])
         return cls(state=state, reason=reason, causes=causes)
 
     @classmethod
@@ -138,7 +139,9 @@ class Restart:
     def __str__(self) -> str:
         """One sentence for the task's log."""
         done = {"ending": self.ends, "restarting": self.counts}
-        said = (f"{verb} {', '.join(map(str, sorted(who)))}" for verb, who in done.items() if who)
+        said = [
+            f"{verb} {listed([*map(str, sorted(who))], ', ')}" for verb, who in done.items() if who
+        ]
         return "; ".join([self.because, *said])
 
 
@@ -410,9 +413,7 @@ class _Failures:
         return {name: self._restart(name, because) for name in sorted(self.restarted)}
 
     def _sentence(self, verdicts: Mapping[ReplicaName, RestartVerdict]) -> str:
-        return "; ".join(
-            self.seen[name].sentence(name) + each.so for name, each in verdicts.items()
-        )
+        return listed([self.seen[name].sentence(name) + v.so for name, v in verdicts.items()])
 
     def _restart(self, name: ReplicaName, because: str) -> Event:
         verdict, failure = self.verdicts.get(name), self.events.get(name)

@@ -26,6 +26,9 @@ _KEPT = 8
 #: The characters kept of the reason of an older event, and those by which reasons are compared.
 _REASON = 200
 
+#: Those that are kept of each reason that is not compared, where replicas are many.
+_CUT = 40
+
 #: The failure kinds for which the cluster, and not the replica, is the cause.
 BY_CLUSTER = frozenset({Failure.START, Failure.NODE, Failure.PREEMPTED})
 
@@ -91,10 +94,18 @@ def compacted(events: Sequence[Event], limit: int) -> Sequence[Event]:
     """The events in at most about ``limit`` bytes, such that the controller decides the same.
 
     If they are larger, each replica keeps its last restart and its last failures; its older
-    failures are summed up by kind.
+    failures are summed up by kind. If that is not enough, because the replicas are many, this
+    leaves one of the failures that are not compared with later ones, and the begin of its reason.
     """
-    if size_of(events) <= limit:
-        return events
+    if size_of(events) > limit:
+        events = _compacted(events)
+    if size_of(events) > limit:
+        events = [_cut(each) for each in _compacted(events, least=1)]
+    return events
+
+
+def _compacted(events: Sequence[Event], least: int = _KEPT) -> list[Event]:
+    """The events with the last failures of each replica; ``least`` of those not compared."""
     kept: list[Event] = []
     by_replica: dict[str, list[Event]] = defaultdict(list)
     for each in events:
@@ -105,10 +116,22 @@ def compacted(events: Sequence[Event], limit: int) -> Sequence[Event]:
         resizes = [each for each in own if each.event is EventType.RESIZE]
         apart = (EventType.DETECT, EventType.RESTART, EventType.RESIZE)
         others = [each for each in own if each.event not in apart]
-        kept += _summed(failures[:-_KEPT])
-        kept += [replace(each, because=each.because[:_REASON]) for each in failures[-_KEPT:-1]]
+        most = _KEPT if any(map(_is_compared, failures)) else least
+        kept += _summed(failures[:-most])
+        kept += [replace(each, because=each.because[:_REASON]) for each in failures[-most:-1]]
         kept += failures[-1:] + restarts[-1:] + resizes[-_KEPT:] + others[:1] + others[1:][-_KEPT:]
     return sorted(kept, key=lambda each: each.at)
+
+
+def _is_compared(failure: Event) -> bool:
+    return RULES[Failure(failure.kind)].may_be_a_bug
+
+
+def _cut(event: Event) -> Event:
+    is_failure = event.event is EventType.DETECT and not _is_compared(event)
+    if is_failure or event.event is EventType.RESTART:
+        return replace(event, because=event.because[:_CUT])
+    return event
 
 
 def _summed(failures: Iterable[Event]) -> list[Event]:
@@ -287,7 +310,7 @@ def replicas_to_restart(job: Job, failed: Collection[ReplicaName]) -> frozenset[
 #: What to do about a job that takes too long.
 MORE_TIME = "increase deadlines.run, or use more replicas"
 
-#: The number of replicas whose reasons for waiting are in the message.
+#: The number of replicas that a message names, of more.
 _NAMED = 3
 
 #: Seconds within which replicas must begin to wait to count as started together.
@@ -314,6 +337,13 @@ def deadlines(job: Job, seen: Observations, created: float, until: float | None)
     return sorted(_deadlines(job, seen, created, until), key=lambda each: each.at)
 
 
+def listed(parts: Sequence[str], separator: str = "; ") -> str:
+    """The parts of a message, one for each replica; of many the first, and how many more."""
+    if len(parts) <= _NAMED + 1:
+        return separator.join(parts)
+    return separator.join([*parts[:_NAMED], f"and {len(parts) - _NAMED} more"])
+
+
 def missed(limits: Iterable[Deadline], now: float, looked: float) -> Deadline | None:
     """The first deadline that was certainly missed; ``looked`` is the time of the observation."""
     passed = (each for each in limits if each.at <= now)
@@ -337,7 +367,7 @@ def _deadlines(
     if since:
         first = min(since.values())
         waiting = [name for name in sorted(since) if since[name] <= first + _ONE_START]
-        reasons = "; ".join(f"{name} {seen[name].reason}" for name in waiting[:_NAMED])
+        reasons = listed([f"{name} {seen[name].reason}" for name in waiting])
         yield Deadline(
             first + job.deadlines.start,
             f"{len(waiting)} of {len(seen)} replicas of {job.name} did not start "
