@@ -1,0 +1,213 @@
+"""Batches that the chief leases to workers: each record once an epoch, whoever reads it."""
+
+import json
+import random
+from collections import Counter
+from itertools import chain, pairwise
+
+import pytest
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.data.dataset import Shard
+from aerotrain.training.input.leases import Lease, LeaseBook
+from aerotrain.training.input.order import Order
+
+
+def shards_of(*sizes: int, each: int = 42) -> list[Shard]:
+    return [
+        Shard(file=f"train-{number:05d}", records=size, bytes=each * size, sha256="")
+        for number, size in enumerate(sizes)
+    ]
+
+
+#: Splits of one window, of some and of many groups, with shards smaller than a batch, and limits.
+ORDERS = {
+    "one window": {"sizes": (10, 5, 8, 1, 12), "batch_size": 4},
+    "small shards": {"sizes": (3, 1, 2, 1, 1, 4) * 9, "batch_size": 7, "window_bytes": 420},
+    "groups": {"sizes": (100,) * 30 + (7,), "batch_size": 16, "window_bytes": 4200},
+    "limited": {
+        "sizes": (100, 60, 31) * 6,
+        "batch_size": 8,
+        "window_bytes": 2000,
+        "shard_cache_bytes": 10_000,
+    },
+    "one record": {"sizes": (9, 4, 20), "batch_size": 1, "window_bytes": 100},
+    "a batch of all": {"sizes": (9, 4), "batch_size": 13, "window_bytes": 100},
+}
+
+
+def order_of(sizes: tuple[int, ...], **options: int) -> Order:
+    return Order(shards=shards_of(*sizes), seed=3, **options)
+
+
+@pytest.fixture(params=ORDERS, name="order")
+def any_order(request: pytest.FixtureRequest) -> Order:
+    return order_of(**ORDERS[request.param])
+
+
+def keys_of(order: Order, window: int) -> list[tuple[str, int]]:
+    """The records of a window, shuffled in some way that its seed determines."""
+    found = {each.seed[1]: each for each in order.group(window)}[window]
+    records = [
+        (piece.shard.file, number)
+        for piece in found.pieces
+        for number in range(piece.first, piece.first + piece.count)
+    ]
+    random.Random(window).shuffle(records)
+    return records
+
+
+def read(order: Order, lease: Lease) -> list[list[tuple[str, int]]]:
+    """The batches of a lease."""
+    size = order.batch_size
+    assert size is not None
+    records = [
+        key
+        for part in lease.parts
+        for key in keys_of(order, part.window)[part.drop : part.drop + part.records]
+    ]
+    batches = [records[at : at + size] for at in range(0, len(records), size)]
+    assert len(batches) == lease.batches
+    return batches
+
+
+def epoch_alone(order: Order, epoch: int, **options: bool) -> dict[int, list[tuple[str, int]]]:
+    """The batches of an epoch by their number, as a single worker reads them."""
+    book, batches = LeaseBook(order, epoch=epoch, **options), {}
+    while lease := book.take(0, 1000):
+        batches |= dict(enumerate(read(order, lease), lease.begin))
+        book.finish(lease)
+    assert list(batches) == list(range(len(batches)))
+    return batches
+
+
+@pytest.mark.parametrize("epoch", range(3))
+def test_no_batch_crosses_a_group_and_only_the_last_is_smaller(order: Order, epoch: int) -> None:
+    records = Counter(
+        (piece.shard.file, number)
+        for group in order.groups(epoch)
+        for piece in group
+        for number in range(piece.first, piece.first + piece.count)
+    )
+    total = sum(shard.records for shard in order.shards)
+    assert set(records.values()) == {1}
+    assert records.total() == total
+    sizes = [len(batch) for batch in epoch_alone(order, epoch).values()]
+    assert sizes[:-1] == [order.batch_size] * (len(sizes) - 1)
+    assert sum(sizes) == total
+    dropped = epoch_alone(order, epoch, drop_remainder=True)
+    assert len(dropped) == total // order.batch_size
+    assert all(len(batch) == order.batch_size for batch in dropped.values())
+
+
+def test_the_shards_of_a_group_fit_into_the_shard_cache() -> None:
+    order = order_of(**ORDERS["limited"])
+    for group in chain.from_iterable(order.groups(epoch) for epoch in range(5)):
+        assert sum(piece.shard.bytes for piece in group) <= order.shard_cache_bytes
+    with pytest.raises(FinalError, match="a batch of 8 records may need 8736; give 8736 "):
+        order_of(**{**ORDERS["limited"], "shard_cache_bytes": 8735})
+
+
+def test_a_split_of_one_window_is_one_group_in_the_order_of_one_device() -> None:
+    order = order_of(**ORDERS["one window"])
+    whole = Order(shards=order.shards, seed=order.seed)
+    for epoch in range(3):
+        [window] = whole.epoch(epoch)
+        [leased] = order.group(epoch << 32)
+        assert (leased.pieces, leased.seed) == (window.pieces, window.seed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_batch_of_each_epoch_is_done_once_whatever_happens(order: Order, seed: int) -> None:
+    """Workers join, leave, fail in the middle of a lease, and the chief restarts."""
+    chance = random.Random(seed)
+    book, out, workers, done = LeaseBook(order), [], {0, 1}, []
+    for epoch in range(3):
+        expected = epoch_alone(order, epoch)
+        batches: dict[int, list[tuple[str, int]]] = {}
+        while not book.has_ended:
+            event = chance.random()
+            if event < 0.5:
+                lease = book.take(chance.choice([*workers]), chance.randint(1, 9))
+                if lease is not None:
+                    assert lease.epoch == epoch
+                    out.append(lease)
+            elif event < 0.8 and out:
+                lease = out.pop(chance.randrange(len(out)))
+                kept = lease.batches
+                if chance.random() < 0.4:
+                    kept = chance.randint(0, lease.batches)
+                    book.give_back(lease, kept)
+                else:
+                    book.finish(lease)
+                for number, batch in list(enumerate(read(order, lease), lease.begin))[:kept]:
+                    assert number not in batches
+                    batches[number] = batch
+            elif event < 0.85:
+                workers.add(chance.randrange(5))
+            elif event < 0.9 and len(workers) > 1:
+                worker = workers.pop()
+                for lease in [each for each in out if each.worker == worker]:
+                    book.give_back(lease, 0)
+                    out.remove(lease)
+                book.leave(worker)
+            elif event < 0.92:  # what is leased is not done
+                saved = json.loads(json.dumps(book.to_dict()))
+                book, out = LeaseBook.from_dict(order, saved), []
+                assert book.to_dict() == saved
+        assert batches == expected
+        done += [key for batch in batches.values() for key in batch]
+        book.next_epoch()
+    assert set(Counter(done).values()) == {3}
+
+
+def test_a_book_without_a_record_of_leases_continues_after_the_steps_that_were_done() -> None:
+    order = order_of(**ORDERS["one window"])  # 9 steps per epoch
+    book = LeaseBook.after(order, 9 + 7, 9)
+    lease = book.take(0, 1)
+    assert lease is not None
+    assert (lease.epoch, lease.begin, lease.end) == (1, 7, 8)
+    assert book.to_dict() == {"epoch": 1, "left": [[7, 9]]}
+
+
+def speeds(order: Order, *pace: int, most: int = 4) -> tuple[dict[int, list[Lease]], float]:
+    """The leases of an epoch of workers that do that many batches in a second, and its seconds."""
+    book, now = LeaseBook(order, epoch=1), 0.0
+    leases: dict[int, list[Lease]] = {worker: [] for worker in range(len(pace))}
+    busy: dict[int, tuple[float, Lease]] = {}
+    while not book.has_ended:
+        for worker in leases:
+            if worker not in busy and (lease := book.take(worker, most)):
+                busy[worker] = (now + lease.batches / pace[worker], lease)
+                leases[worker].append(lease)
+        worker = min(busy, key=lambda each: busy[each][0])
+        now, lease = busy.pop(worker)
+        book.finish(lease)
+    return leases, now
+
+
+def test_a_fast_worker_takes_more_and_a_slow_one_does_not_hold_an_epoch_up() -> None:
+    order = order_of(**ORDERS["groups"])
+    leases, seconds = speeds(order, 5, 5, 1)
+    steps = {worker: sum(each.batches for each in own) for worker, own in leases.items()}
+    total = sum(steps.values())
+    assert steps[2] < total / 8
+    assert seconds < 1.1 * total / 11 + 1
+
+
+def test_a_worker_downloads_few_groups_and_reads_what_is_in_a_row() -> None:
+    order = order_of((100,) * 64, batch_size=16, window_bytes=4200)
+    groups = order.groups(1)
+    assert max(map(len, groups)) <= 9
+    leases, _ = speeds(order, 1, 1, 1, 1)
+    for own in leases.values():
+        read_in = {part.window >> 16 for lease in own for part in lease.parts}
+        assert len(read_in) <= len(groups) / 4 + 2, "its share, and where it helped in the end"
+        in_a_row = sum(one.end == other.begin for one, other in pairwise(own))
+        assert in_a_row > 0.7 * len(own)
+
+
+def test_a_worker_that_helps_begins_in_the_middle_of_what_another_has_left() -> None:
+    book = LeaseBook(order_of(sizes=(130,), batch_size=13))
+    taken = [book.take(worker, 1) for worker in (0, 1, 0, 1)]
+    assert [each.begin for each in taken if each] == [0, 5, 1, 6]
