@@ -1,16 +1,41 @@
 """Batches that the chief leases to workers: each record once an epoch, whoever reads it."""
 
+import hashlib
 import json
 import random
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.data.dataset import Shard
+from aerotrain.data.dataset import Feature, Shard
+from aerotrain.data.records.columns import stacked
+from aerotrain.data.records.encoding import encode
+from aerotrain.data.records.framing import framed
+from aerotrain.training.input.batches import (
+    MicrobatchSpec,
+    in_microbatches,
+    layout_of,
+    ready,
+    untuned,
+)
 from aerotrain.training.input.leases import Lease, LeaseBook
 from aerotrain.training.input.order import Order
+from aerotrain.training.input.shard_cache import ShardCache
+from aerotrain.training.input.shuffle_windows import (
+    batches_of,
+    leased_windows,
+    leases_of,
+    next_of,
+    send_lease,
+)
 
 
 def shards_of(*sizes: int, each: int = 42) -> list[Shard]:
@@ -211,3 +236,145 @@ def test_a_worker_that_helps_begins_in_the_middle_of_what_another_has_left() -> 
     book = LeaseBook(order_of(sizes=(130,), batch_size=13))
     taken = [book.take(worker, 1) for worker in (0, 1, 0, 1)]
     assert [each.begin for each in taken if each] == [0, 5, 1, 6]
+
+
+# --- read from shards
+
+SCHEMA = {"key": Feature("int64")}
+
+
+def written(folder: Path, sizes: list[int], first: int) -> list[Shard]:
+    """Shards with the keys from ``first`` on; those below 128 are all of the same length."""
+    folder.mkdir()
+    shards = []
+    for index, size in enumerate(sizes):
+        records = [{"key": np.int64(first + sum(sizes[:index]) + each)} for each in range(size)]
+        content = bytes(framed(encode(stacked(records, SCHEMA))).content)
+        (folder / f"shard-{index}").write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        shards.append(Shard(file=f"shard-{index}", records=size, bytes=len(content), sha256=digest))
+    return shards
+
+
+def size_of(file: Path) -> int:
+    """The bytes of a shard that may be removed meanwhile; an index is none."""
+    try:
+        return file.stat().st_size if file.suffix == "" else 0
+    except FileNotFoundError:
+        return 0
+
+
+class Reader:
+    """A worker in this process: its shard cache, its queue, and the batches of its leases."""
+
+    def __init__(self, store: Path, order: Order, scratch: Path, pieces: int = 1) -> None:
+        rows = layout_of(SCHEMA, order.shards)
+        self.shards, self._pieces = scratch / "shards", pieces
+        self._cache = ShardCache(store.as_uri(), order, scratch, indexed=rows is None)
+        self._cache.start()
+        assert order.batch_size is not None
+        width, queue = rows.width if rows else None, str(scratch)
+        windows = leased_windows(f"{scratch}/", width, leases_of(queue))
+        batches = batches_of(windows, order.batch_size)
+        if pieces == 1:
+            made = ready(batches, SCHEMA, lambda features: features["key"])
+        else:
+            cut = MicrobatchSpec(accumulate=pieces)
+            made = in_microbatches(batches, SCHEMA, lambda features: features["key"], cut)
+        self._batches = iter(untuned(made))
+        self._next = tf.function(lambda number: next_of(self._batches, number), autograph=False)
+        self._send = tf.function(
+            lambda rows: send_lease(queue, rows),
+            input_signature=[tf.TensorSpec([None, 5], tf.int64)],
+            autograph=False,
+        )
+
+    def send(self, lease: Lease) -> None:
+        self._send(tf.constant(lease.rows(), tf.int64))
+
+    def read(self, lease: Lease, count: int) -> list[list[int]]:
+        """The next ``count`` batches of a lease that was sent."""
+        batches = [self._next(tf.constant(lease.number, tf.int64)) for _ in range(count)]
+        if self._pieces == 1:
+            return [batch.numpy().tolist() for batch in batches]
+        return [
+            [int(key) for weight, keys in batch if weight for key in keys.numpy()]
+            for batch in batches
+        ]
+
+    def stop(self) -> None:
+        del self._batches, self._next
+        self._cache.stop()
+
+
+@contextmanager
+def readers(store: Path, order: Order, count: int, **options: Any) -> Iterator[list[Reader]]:
+    scratches = [store.parent / f"worker-{number}" for number in range(count)]
+    each = [Reader(store, order, scratch, **options) for scratch in scratches]
+    try:
+        yield each
+    finally:
+        for reader in each:
+            reader.stop()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("first", "pieces"), [(0, 1), (100, 1), (0, 3)], ids=["rows", "strings", "microbatches"]
+)
+def test_workers_read_each_key_once_an_epoch_over_leases_that_end_and_are_given_back(
+    tmp_path: Path, first: int, pieces: int
+) -> None:
+    store = tmp_path / "store"
+    shards = written(store, [12, 9, 14, 3, 12, 15, 7, 13, 8, 11, 13], first)
+    order = Order(
+        shards=shards,
+        seed=1,
+        batch_size=6,
+        window_bytes=10 * shards[0].bytes // 12,
+        shard_cache_bytes=4 * max(shard.bytes for shard in shards),
+    )
+    book, chance = LeaseBook(order), random.Random(0)
+    keys: Counter[int] = Counter()
+    with readers(store, order, 2, pieces=pieces) as workers:
+        for _ in range(2):
+            sizes = []
+            ahead: list[Lease | None] = [None, None]
+            while not book.has_ended:
+                number = chance.randrange(2)
+                worker, lease = workers[number], ahead[number]
+                if lease is None and (lease := book.take(number, 5)):
+                    worker.send(lease)
+                # The next one is read ahead, while this one runs.
+                ahead[number] = book.take(number, 5)
+                if following := ahead[number]:
+                    worker.send(following)
+                if lease is None:
+                    continue
+                done = lease.batches if chance.random() < 0.7 else chance.randrange(lease.batches)
+                batches = worker.read(lease, done)
+                book.give_back(lease, done)
+                keys.update(chain.from_iterable(batches))
+                sizes += [len(batch) for batch in batches]
+                assert sum(map(size_of, worker.shards.iterdir())) <= order.shard_cache_bytes
+            assert sorted(sizes) == sorted([6] * (117 // 6) + [117 % 6])
+            book.next_epoch()
+    assert keys == Counter(dict.fromkeys(range(first, first + 117), 2))
+
+
+@pytest.mark.process
+def test_a_worker_downloads_only_the_groups_in_which_it_reads(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shards = written(store, [10] * 24, 0)
+    order = Order(shards=shards, seed=1, batch_size=8, window_bytes=shards[0].bytes)
+    book = LeaseBook(order)
+    with readers(store, order, 3) as workers:
+        for _ in range(2):
+            leases = [book.take(number, 1) for number in range(3)]
+            for worker, lease in zip(workers, leases, strict=True):
+                assert lease is not None
+                worker.send(lease)
+                assert len(worker.read(lease, 1)) == 1
+        groups = [{piece.shard.file for piece in group} for group in order.groups(0)]
+        for worker, expected in zip(workers, groups, strict=False):
+            assert {file.stem for file in worker.shards.iterdir()} <= expected

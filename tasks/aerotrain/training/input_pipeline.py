@@ -1,6 +1,6 @@
 """The input pipeline: the batches of the training steps."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,10 +26,17 @@ from aerotrain.training.input.batches import (
     ready,
     untuned,
 )
+from aerotrain.training.input.leases import LeaseBook
 from aerotrain.training.input.order import Order, Schedule
 from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import share, split_of
-from aerotrain.training.input.shuffle_windows import batches_of, windows_from
+from aerotrain.training.input.shuffle_windows import (
+    batches_of,
+    leased_windows,
+    leases_of,
+    numbers_of,
+    windows_from,
+)
 from aerotrain.training.model.code import UserCode
 
 #: The most records of a sample, and the bytes that are read for those that are longer than others.
@@ -211,21 +218,46 @@ class InputPipeline:
         cut = MicrobatchSpec(accumulate=pieces) if pieces > 1 else None
         return self._ready(step, cut, own=True)
 
+    def book(self, step: int, saved: Mapping[str, Any] | None) -> LeaseBook:
+        """The leases of a training after ``step`` steps, as a checkpoint has ``saved`` them."""
+        order = Order.of(self.arguments, self.split.shards, leased=True)
+        drop = self.arguments.drop_remainder
+        if saved is not None:
+            return LeaseBook.from_dict(order, saved, drop_remainder=drop)
+        return LeaseBook.after(order, step, self.schedule.steps_per_epoch, drop_remainder=drop)
+
+    def leased(self, queue: str) -> tf.data.Dataset:
+        """For the worker that runs this: the batches of the leases that it gets by ``queue``.
+
+        An element is the number of a lease, and a batch. If gradients are accumulated, each is cut
+        into as many microbatches. With input replicas, a lease is only of a number of batches.
+        """
+        pieces, size = self.arguments.gradient_accumulation_steps, self.arguments.batch_size
+        cut = MicrobatchSpec(accumulate=pieces) if pieces > 1 else None
+        leases = leases_of(queue)
+        if self.service is not None:
+            return tf.data.Dataset.zip((numbers_of(leases, size), self._ready(0, cut, own=True)))
+        rows = layout_of(self.dataset.schema, self.split.shards)
+        # The worker's shard cache is below its working directory.
+        windows = leased_windows("", rows.width if rows else None, leases)
+        return self._in_pieces(batches_of(windows, size), cut)
+
     def _ready(self, step: int, cut: MicrobatchSpec | None = None, *, own: bool) -> tf.data.Dataset:
         """Batches for the steps, read in this process or in the input replicas.
 
         They are of the reader's ``own`` shards, or of all. With ``cut``, they are microbatches.
         """
 
-        schema, transform = self.dataset.schema, self.code.transform
-
         def make() -> tf.data.Dataset:
-            batches = self._batches(step, own=own)
-            if cut is None:
-                return ready(batches, schema, transform)
-            return in_microbatches(batches, schema, transform, cut)
+            return self._in_pieces(self._batches(step, own=own), cut)
 
         return make() if self.service is None else self.service.read(make)
+
+    def _in_pieces(self, batches: tf.data.Dataset, cut: MicrobatchSpec | None) -> tf.data.Dataset:
+        schema, transform = self.dataset.schema, self.code.transform
+        if cut is None:
+            return ready(batches, schema, transform)
+        return in_microbatches(batches, schema, transform, cut)
 
     def _batches(self, step: int, *, own: bool) -> tf.data.Dataset:
         shards, root, first = self.split.shards, f"{self.scratch}/", 0

@@ -44,10 +44,12 @@ class Lease:
         """The number of batches."""
         return self.end - self.begin
 
-    @property
-    def records(self) -> int:
-        """The number of records; the last batch of an epoch may be smaller than others."""
-        return sum(part.records for part in self.parts)
+    def rows(self) -> list[list[int]]:
+        """The lease as a worker's graph gets it: its numbers for each part, and 1 for the last."""
+        return [
+            [self.number, part.window, part.drop, part.records, int(part is self.parts[-1])]
+            for part in self.parts
+        ]
 
 
 @dataclass

@@ -7,13 +7,17 @@ and announcements are files, in the folder ``windows``. The number of the window
 is written to the pipe ``requested``. The file of that number appears when all shards of the window
 are on the disk. ``failed`` appears when no more windows will come. Neither a request nor a failure
 takes disk space, so both work on a full disk.
+
+The windows of a worker are those of its leases, which come by a queue of that process.
 """
 
 import contextlib
 import os
 import select
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +29,7 @@ from aerotrain.training.input.shards import FOLDER, INDEX
 _WINDOWS, _REQUESTED, _FAILED, _RUNNING = "windows", "requested", "failed", "running"
 
 #: The digits of a window's number, in the name of its file and in a request.
-_DIGITS = 12
+_DIGITS = 19
 
 #: AutoGraph would take each process a second at its start, and has nothing to convert here, because
 #: all is operations already.
@@ -42,6 +46,10 @@ NO_MORE = "no more shards come; the process that reads them says why"
 #: The fields of a piece in a window's file: its shard's file, the begin of its bytes, their number
 #: and the number that follows, and the same three of its records.
 _PIECE = ["", *[np.int64(0)] * 6]
+
+#: The fields of a part of a lease: the numbers of the lease and of the window, how many of its
+#: shuffled records come before those of the lease, their number, and whether they are its last.
+_PART = 5
 
 
 class WindowRequests:
@@ -125,17 +133,82 @@ def windows_from(root: str, width: int | None, first: int = 0) -> tf.data.Datase
     """
 
     def window(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        lines = tf.strings.split(_announced(root, number), "\n")
-        drop, last, *seed = tf.unstack(
-            tf.strings.to_number(tf.strings.split(lines[0], ","), tf.int64), 4
-        )
-        names, *numbers = tf.io.decode_csv(lines[1:], _PIECE)
-        records = _records(tf.strings.join([root, FOLDER, "/", names]), numbers, width)
-        count = tf.shape(records)[0]
-        keys = tf.random.stateless_uniform([count], seed, None, None, tf.int32)
-        return records, tf.argsort(keys, stable=True)[drop:], last == 1
+        records, order, drop, last = _window(root, width, number)
+        return records, order[drop:], last
 
     return tf.data.Dataset.counter(first).map(AS_WRITTEN(window)).prefetch(1)
+
+
+def leased_windows(root: str, width: int | None, leases: tf.data.Dataset) -> tf.data.Dataset:
+    """The windows of ``leases``, or what the leases have of them, otherwise as ``windows_from``.
+
+    An element also has the number of its lease, and ends a lease instead of an epoch. A window in
+    which one lease ends and the next one begins is read once.
+    """
+
+    def read(last: tuple[tf.Tensor, ...], part: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], ...]:
+        number, window, drop, count, ends = tf.unstack(part, _PART)
+        records, order = tf.cond(
+            window == last[0], lambda: last[1:], lambda: _window(root, width, window)[:2]
+        )
+        return (window, records, order), (records, order[drop : drop + count], ends == 1, number)
+
+    nothing = tf.zeros([0], tf.string) if width is None else tf.zeros([0, width], tf.uint8)
+    none = (tf.constant(-1, tf.int64), nothing, tf.zeros([0], tf.int32))
+    return leases.unbatch().scan(none, AS_WRITTEN(read)).prefetch(1)
+
+
+def leases_of(queue: str) -> tf.data.Dataset:
+    """The leases that are sent to this process by ``queue``, as ``Lease.rows``."""
+
+    def received(_: tf.Tensor) -> tf.Tensor:
+        [rows] = tf.raw_ops.QueueDequeueV2(handle=_queue(queue), component_types=[tf.int64])
+        return tf.ensure_shape(rows, [None, _PART])
+
+    return tf.data.Dataset.counter().map(AS_WRITTEN(received))
+
+
+def numbers_of(leases: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+    """The number of each lease, as often as it has batches."""
+
+    def repeated(rows: tf.Tensor) -> tf.data.Dataset:
+        batches = -(-tf.reduce_sum(rows[:, 3]) // batch_size)
+        return tf.data.Dataset.from_tensors(rows[0, 0]).repeat(batches)
+
+    return leases.flat_map(AS_WRITTEN(repeated))
+
+
+def send_lease(queue: str, rows: tf.Tensor) -> None:
+    """Send a lease, as ``Lease.rows``, to the process that runs this."""
+    tf.raw_ops.QueueEnqueueV2(handle=_queue(queue), components=[rows])
+
+
+def _queue(name: str) -> tf.Tensor:
+    # Found by its name in the process that runs this: a graph cannot carry a data set's resources.
+    return tf.raw_ops.FIFOQueueV2(component_types=[tf.int64], shapes=[], shared_name=name)
+
+
+def next_of(batches: Iterator[Any], lease: tf.Tensor) -> Any:
+    """The next batch of that lease, after those of earlier leases that were not finished."""
+    return tf.while_loop(
+        lambda number, _: number != lease,
+        lambda *_: next(batches),
+        next(batches),
+        parallel_iterations=1,
+    )[1]
+
+
+def _window(root: str, width: int | None, number: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """The records of a window, their order, how many to drop, and whether it ends an epoch."""
+    lines = tf.strings.split(_announced(root, number), "\n")
+    drop, last, *seed = tf.unstack(
+        tf.strings.to_number(tf.strings.split(lines[0], ","), tf.int64), 4
+    )
+    names, *numbers = tf.io.decode_csv(lines[1:], _PIECE)
+    records = _records(tf.strings.join([root, FOLDER, "/", names]), numbers, width)
+    count = tf.shape(records)[0]
+    keys = tf.random.stateless_uniform([count], seed, None, None, tf.int32)
+    return records, tf.argsort(keys, stable=True), drop, last == 1
 
 
 def of_files(named: tf.data.Dataset, width: int) -> tf.data.Dataset:
@@ -162,14 +235,14 @@ def batches_of(
 ) -> tf.data.Dataset:
     """Batches of the records of ``windows``, each in its order.
 
-    The remainder of a window goes into the first batch of the next; that of an epoch is a smaller
-    batch, or is dropped.
+    The remainder of a window goes into the first batch of the next; that of an epoch or a lease is
+    a smaller batch, or is dropped. An element is a batch, or the number of its lease and the batch.
     """
     records_spec = windows.element_spec[0]
     nothing = tf.zeros([0, *records_spec.shape[1:]], records_spec.dtype)
 
     def counted(left: tf.Tensor, window: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-        records, order, last = window
+        records, order, last, *lease = window
         held = tf.shape(left)[0]
         size = held + tf.size(order)
         fill_all = tf.logical_and(last, not drop_remainder)
@@ -178,18 +251,19 @@ def batches_of(
         kept = tf.concat([left[: tf.where(count > 0, 0, held)], rest], 0)
         if drop_remainder:
             kept = kept[: tf.where(last, 0, tf.shape(kept)[0])]
-        return kept, (left, records, order, count)
+        return kept, (left, records, order, count, *lease)
 
     def cut(
-        left: tf.Tensor, records: tf.Tensor, order: tf.Tensor, count: tf.Tensor
+        left: tf.Tensor, records: tf.Tensor, order: tf.Tensor, count: tf.Tensor, *lease: tf.Tensor
     ) -> tf.data.Dataset:
         held = tf.shape(left)[0]
 
-        def batch(number: tf.Tensor) -> tf.Tensor:
+        def batch(number: tf.Tensor) -> Any:
             number = tf.cast(number, tf.int32)
             begin = tf.maximum(number * batch_size - held, 0)
             own = tf.gather(records, order[begin : (number + 1) * batch_size - held])
-            return tf.concat([left[: tf.where(number == 0, held, 0)], own], 0)
+            whole = tf.concat([left[: tf.where(number == 0, held, 0)], own], 0)
+            return (*lease, whole) if lease else whole
 
         return tf.data.Dataset.range(tf.cast(count, tf.int64)).map(batch)
 
