@@ -30,10 +30,12 @@ from aerotrain.training.input.leases import Lease, LeaseBook
 from aerotrain.training.input.order import Order
 from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shuffle_windows import (
+    PART,
     batches_of,
     leased_windows,
     leases_of,
     next_of,
+    numbers_of,
     send_lease,
 )
 
@@ -285,7 +287,7 @@ class Reader:
         self._next = tf.function(lambda number: next_of(self._batches, number), autograph=False)
         self._send = tf.function(
             lambda rows: send_lease(queue, rows),
-            input_signature=[tf.TensorSpec([None, 5], tf.int64)],
+            input_signature=[tf.TensorSpec([None, PART], tf.int64)],
             autograph=False,
         )
 
@@ -360,6 +362,17 @@ def test_workers_read_each_key_once_an_epoch_over_leases_that_end_and_are_given_
             assert sorted(sizes) == sorted([6] * (117 // 6) + [117 % 6])
             book.next_epoch()
     assert keys == Counter(dict.fromkeys(range(first, first + 117), 2))
+
+
+@pytest.mark.process
+def test_batches_of_input_replicas_get_the_numbers_of_leases() -> None:
+    book = LeaseBook(order_of(**ORDERS["groups"]))
+    leases = [book.take(0, size) for size in (3, 1, 5)]
+    rows = [row for lease in leases if lease for row in lease.rows()]
+    send_lease("numbers", tf.zeros([0, PART], tf.int64))
+    send_lease("numbers", tf.constant(rows, tf.int64))
+    numbers = numbers_of(leases_of("numbers")).take(9)
+    assert [int(number) for number in numbers] == [1, 1, 1, 2, 3, 3, 3, 3, 3]
 
 
 @pytest.mark.process

@@ -236,7 +236,7 @@ class InputPipeline:
         cut = MicrobatchSpec(accumulate=pieces) if pieces > 1 else None
         leases = leases_of(queue)
         if self.service is not None:
-            return tf.data.Dataset.zip((numbers_of(leases, size), self._ready(0, cut, own=True)))
+            return tf.data.Dataset.zip((numbers_of(leases), self._ready(0, cut, own=True)))
         rows = layout_of(self.dataset.schema, self.split.shards)
         # The worker's shard cache is below its working directory.
         windows = leased_windows("", rows.width if rows else None, leases)

@@ -45,11 +45,10 @@ class Lease:
         return self.end - self.begin
 
     def rows(self) -> list[list[int]]:
-        """The lease as a worker's graph gets it: its numbers for each part, and 1 for the last."""
-        return [
-            [self.number, part.window, part.drop, part.records, int(part is self.parts[-1])]
-            for part in self.parts
-        ]
+        """The parts as a worker's graph gets them; the last has the number of batches."""
+        rows = [[self.number, each.window, each.drop, each.records, 0] for each in self.parts]
+        rows[-1][-1] = self.batches
+        return rows
 
 
 @dataclass

@@ -48,8 +48,9 @@ NO_MORE = "no more shards come; the process that reads them says why"
 _PIECE = ["", *[np.int64(0)] * 6]
 
 #: The fields of a part of a lease: the numbers of the lease and of the window, how many of its
-#: shuffled records come before those of the lease, their number, and whether they are its last.
-_PART = 5
+#: shuffled records come before those of the lease, their number, and in the last part the number of
+#: the lease's batches, otherwise 0.
+PART = 5
 
 
 class WindowRequests:
@@ -147,39 +148,38 @@ def leased_windows(root: str, width: int | None, leases: tf.data.Dataset) -> tf.
     """
 
     def read(last: tuple[tf.Tensor, ...], part: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], ...]:
-        number, window, drop, count, ends = tf.unstack(part, _PART)
+        number, window, drop, count, batches = tf.unstack(part, PART)
         records, order = tf.cond(
             window == last[0], lambda: last[1:], lambda: _window(root, width, window)[:2]
         )
-        return (window, records, order), (records, order[drop : drop + count], ends == 1, number)
+        return (window, records, order), (records, order[drop : drop + count], batches > 0, number)
 
     nothing = tf.zeros([0], tf.string) if width is None else tf.zeros([0, width], tf.uint8)
     none = (tf.constant(-1, tf.int64), nothing, tf.zeros([0], tf.int32))
-    return leases.unbatch().scan(none, AS_WRITTEN(read)).prefetch(1)
+    return leases.scan(none, AS_WRITTEN(read)).prefetch(1)
 
 
 def leases_of(queue: str) -> tf.data.Dataset:
-    """The leases that are sent to this process by ``queue``, as ``Lease.rows``."""
+    """The parts of the leases that are sent to this process by ``queue``."""
 
     def received(_: tf.Tensor) -> tf.Tensor:
         [rows] = tf.raw_ops.QueueDequeueV2(handle=_queue(queue), component_types=[tf.int64])
-        return tf.ensure_shape(rows, [None, _PART])
+        return tf.ensure_shape(rows, [None, PART])
 
-    return tf.data.Dataset.counter().map(AS_WRITTEN(received))
+    return tf.data.Dataset.counter().map(AS_WRITTEN(received)).unbatch()
 
 
-def numbers_of(leases: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+def numbers_of(leases: tf.data.Dataset) -> tf.data.Dataset:
     """The number of each lease, as often as it has batches."""
 
-    def repeated(rows: tf.Tensor) -> tf.data.Dataset:
-        batches = -(-tf.reduce_sum(rows[:, 3]) // batch_size)
-        return tf.data.Dataset.from_tensors(rows[0, 0]).repeat(batches)
+    def repeated(part: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensors(part[0]).repeat(part[-1])
 
     return leases.flat_map(AS_WRITTEN(repeated))
 
 
 def send_lease(queue: str, rows: tf.Tensor) -> None:
-    """Send a lease, as ``Lease.rows``, to the process that runs this."""
+    """Send ``Lease.rows`` of a lease, or of several or none, to the process that runs this."""
     tf.raw_ops.QueueEnqueueV2(handle=_queue(queue), components=[rows])
 
 
