@@ -111,6 +111,7 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
     step_runner = engine.step_runner(
         context.distribution, context.step, context.pipeline, context.steps_done()
     )
+    step_runner.restore(restored.about.get("position", {}))
     watchdog = context.services.watchdog(context.replica, context.pipeline.is_short)
     executions = loop.Executions(context, step_runner, watchdog)
     hooks = _hooks(context)
@@ -119,7 +120,7 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
         checkpoints,
         Interval(context.arguments.checkpoint_interval, context.distribution.clock),
         hooks if context.is_chief else [],
-        executions.wait_until_idle,
+        step_runner,
     )
     with checkpoints.newest_named():
         state = loop.train(context, executions, [*hooks, saving], restored)

@@ -17,6 +17,7 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.training.background.services import wait_for_answer
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.context import Distribution, StrategyDistribution
+from aerotrain.training.coordinator import ServedDistribution, connected
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals import keras3
 from aerotrain.training.internals.tensorflow2 import local_collectives
@@ -129,11 +130,8 @@ def _multi_worker_mirrored(arguments: TrainArguments) -> Distribution:
 
 
 def _parameter_server(_arguments: TrainArguments) -> Distribution:
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
-    cluster = resolver.cluster_spec()
-    for role in (Role.PS, Role.WORKER):
-        _wait_until_listening(cluster.job_tasks(role))
-    return StrategyDistribution(tf.distribute.ParameterServerStrategy(resolver))
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return connected(resolver.cluster_spec().as_dict())
 
 
 def _wait_until_listening(addresses: Iterable[str]) -> None:
@@ -227,21 +225,14 @@ def _remote_step(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainS
 
 
 def _coordinator_step_runner(
-    distribution: StrategyDistribution, step: TrainStep, pipeline: InputPipeline, start: int
+    distribution: ServedDistribution, step: TrainStep, pipeline: InputPipeline, start: int
 ) -> StepRunner:
-    arguments, workers = pipeline.arguments, pipeline.job.count(Role.WORKER)
+    arguments = pipeline.arguments
     _check_steps(step, pipeline, start, replicas=1)
     runner_step: Step = step
     if arguments.gradient_accumulation_steps > 1:
         runner_step = MicrobatchStep(step, replicas=1, gradient_dtype="float32", jit_compile=False)
-    return CoordinatorStepRunner(
-        distribution,
-        runner_step,
-        lambda: pipeline.remote(start),
-        arguments.steps_of_execution,
-        workers,
-        adapts=arguments.steps_per_execution is None,
-    )
+    return CoordinatorStepRunner(distribution, runner_step, step.counter, pipeline, start)
 
 
 def _tpu(arguments: TrainArguments) -> Distribution:

@@ -57,7 +57,7 @@ class RemoteStep(TrainStep):
         weights = self.model.trainable_weights
         ids = [id(each) for each in weights]
         arrived = self._packed.delivered(dict(zip(ids, gradients, strict=True)))
-        with tf.device(self._counter.device):
+        with tf.device(self.counter.device):
             super().apply([arrived[each] for each in ids])
         # Reading the counter's present value would take one more message.
         return self._number
@@ -72,7 +72,7 @@ class PackedVariables:
     def __init__(self, variables: Iterable[Any], counter: tf.Variable) -> None:
         small = [each for each in variables if bytes_of(each.value) <= PACKED_BYTES]
         self._groups = [list(group) for _, group in groupby(sorted(small, key=_place), _place)]
-        self._counter = counter
+        self.counter = counter
         self.variables = [each for group in self._groups for each in group]
 
     def fetched(self) -> tuple[tf.Tensor, dict[int, tf.Tensor]]:
@@ -83,14 +83,14 @@ class PackedVariables:
             device, dtype = _place(group[0])
             with tf.device(device):
                 parts = [tf.reshape(each.value, [-1]) for each in group]
-                if count is None and device == self._counter.device and dtype == "float32":
-                    parts.append(tf.bitcast(self._counter.read_value(), tf.float32))
+                if count is None and device == self.counter.device and dtype == "float32":
+                    parts.append(tf.bitcast(self.counter.read_value(), tf.float32))
                 flat = tf.concat(parts, axis=0)
             if len(parts) > len(group):
                 flat, bits = flat[:-2], flat[-2:]
                 count = tf.bitcast(bits, tf.int64)
             values |= zip(map(id, group), _apart(flat, group), strict=True)
-        return self._counter.read_value() if count is None else count, values
+        return self.counter.read_value() if count is None else count, values
 
     def delivered(self, gradients: Mapping[int, Any]) -> dict[int, Any]:
         """``gradients`` by the variable's ``id``; those of ``variables`` on their machines."""

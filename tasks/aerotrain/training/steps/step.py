@@ -48,7 +48,7 @@ class TrainStep:
     def __init__(self, model: keras.Model, counter: tf.Variable, *, fused: bool = True) -> None:
         self.metrics = MetricState(model)
         self.model = model
-        self._counter = counter
+        self.counter = counter
         if fused:
             fuse(inner(model.optimizer))
 
@@ -156,7 +156,7 @@ class TrainStep:
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Apply ``gradients`` with the optimizer; return the number of steps done."""
-        done = self._counter.assign_add(1, read_value=True)
+        done = self.counter.assign_add(1, read_value=True)
         pairs = zip(gradients, self.model.trainable_weights, strict=True)
         self.model.optimizer.apply_gradients(pairs)
         return done
