@@ -7,7 +7,7 @@ announces windows of records by files: see ``shuffle_windows.py``.
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -87,17 +87,17 @@ class ShardCache:
         cls,
         arguments: TrainArguments,
         dataset: Dataset,
-        shards: Sequence[Shard],
+        order: Order,
         scratch: Path,
         *,
         begin: tuple[int, int] = (0, 0),
         ends: bool = True,
     ) -> Self:
-        """The cache of ``shards`` of the train split, as ``InputPipeline`` reads them."""
+        """The cache of the shards of ``order``, in the train split, for ``InputPipeline``."""
         layout = layout_of(dataset.schema, split_of(dataset, TRAIN_SPLIT).shards)
         return cls(
             arguments.data,
-            Order.of(arguments, shards),
+            order,
             scratch,
             indexed=layout is None,
             ends=ends,
