@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -304,6 +305,10 @@ class Reader:
             for batch in batches
         ]
 
+    def files(self) -> set[str]:
+        """The shards that are on the disk, without their indexes."""
+        return {file.name for file in self.shards.glob("shard-*") if not file.suffix}
+
     def stop(self) -> None:
         del self._batches, self._next
         self._cache.stop()
@@ -376,18 +381,37 @@ def test_batches_of_input_replicas_get_the_numbers_of_leases() -> None:
 
 
 @pytest.mark.process
-def test_a_worker_downloads_only_the_groups_in_which_it_reads(tmp_path: Path) -> None:
+def test_a_worker_downloads_only_groups_in_which_it_reads_and_the_next_one_ahead(
+    tmp_path: Path,
+) -> None:
     store = tmp_path / "store"
-    shards = written(store, [10] * 24, 0)
-    order = Order(shards=shards, seed=1, batch_size=8, window_bytes=shards[0].bytes)
+    order = Order(shards=written(store, [10] * 40, 0), seed=1, batch_size=8, window_bytes=200)
+    files = [{piece.shard.file for piece in group} for group in order.groups(0)]
+    assert len(files) == 6
     book = LeaseBook(order)
-    with readers(store, order, 3) as workers:
-        for _ in range(2):
-            leases = [book.take(number, 1) for number in range(3)]
-            for worker, lease in zip(workers, leases, strict=True):
-                assert lease is not None
-                worker.send(lease)
-                assert len(worker.read(lease, 1)) == 1
-        groups = [{piece.shard.file for piece in group} for group in order.groups(0)]
-        for worker, expected in zip(workers, groups, strict=False):
-            assert {file.stem for file in worker.shards.iterdir()} <= expected
+    groups: list[list[int | None]] = [[], []]
+
+    def read(number: int) -> None:
+        if lease := book.take(number, 1):
+            workers[number].send(lease)
+            assert len(workers[number].read(lease, 1)) == 1
+            book.finish(lease)
+            for window in (lease.parts[0].window, lease.ahead):
+                if window is not None and (group := window >> 16) not in groups[number]:
+                    groups[number].append(group)
+
+    with readers(store, order, 2) as workers:
+        for _ in range(4):  # more than half of the first group, and less of the second
+            read(0)
+            read(1)
+        assert groups == [[0, 2], [1]]
+        for number, expected in ((0, files[0] | files[2]), (1, files[1])):
+            while (found := workers[number].files()) < expected:
+                time.sleep(0.01)
+            assert found == expected
+        while not book.has_ended:
+            read(0)
+            read(1)
+        for number, worker in enumerate(workers):
+            assert worker.files() <= set.union(*(files[group] for group in groups[number]))
+            assert len(groups[number]) <= 4

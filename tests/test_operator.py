@@ -169,8 +169,8 @@ def test_a_retry_omits_a_worker_that_could_not_be_scheduled(
         ("misspelt_argument", {}, "has no field 'eppochs', did you mean 'epochs'?"),
         (
             "well_described",
-            {"strategy": "parameter_server", "workers": 3},
-            "2 shards cannot be shared by 3 readers",
+            {"strategy": "one_device", "data_workers": 3},
+            "2 shards cannot be shared by 3 data workers",
         ),
         (
             "misspelt_metric",

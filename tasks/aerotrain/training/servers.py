@@ -18,7 +18,6 @@ from aerotrain.replica import Replica
 from aerotrain.training import departure
 from aerotrain.training.background.services import wait_for_answer
 from aerotrain.training.background.writers import StatusWriter
-from aerotrain.training.input.batches import layout_of
 from aerotrain.training.input.order import Order
 from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import share, split_of
@@ -38,7 +37,7 @@ def serve(replica: Replica) -> None:
 
     Raises:
         CorruptError: a shard does not match the data set's manifest.
-        FinalError: there are fewer shards than readers.
+        FinalError: there are fewer shards than input replicas.
         TemporaryError: the port is taken, or the store is unavailable.
     """
     role, cluster = replica.name.role, replica.cluster
@@ -79,28 +78,20 @@ def _join(server: Any, cache: ShardCache | None) -> None:
 
 
 def _supply_of_own(replica: Replica) -> ShardCache:
-    """Start the download of this reader's shards, which the chief's graph reads from the disk."""
+    """The cache of this reader's shards, which the chief's graph reads from the disk."""
     arguments = TrainArguments.from_dict(replica.job.arguments)
     dataset = load_dataset(arguments.data)
     split = split_of(dataset, TRAIN_SPLIT)
-    if replica.name.role is Role.WORKER:  # which reads what the chief leases to it
+    if replica.name.role is Role.INPUT:
+        own = share(split.shards, replica.name.index, replica.job.count(Role.INPUT))
+        order = Order.of(arguments, own)
+        read = f"{counted(sum(shard.records for shard in own), 'record')} in "
+    else:
         order = Order.of(arguments, split.shards, leased=True)
-        indexed = layout_of(dataset.schema, split.shards) is None
-        cache = ShardCache(
-            arguments.data,
-            order,
-            replica.scratch,
-            indexed=indexed,
-            store_timeout=arguments.store_timeout,
-        )
-        cache.start()
-        return cache
-    own = share(split.shards, replica.name.index, replica.job.count(replica.name.role))
-    cache = ShardCache.of(arguments, dataset, own, replica.scratch, ends=False)
+        read = "what the chief leases to it of "
+    cache = ShardCache.of(arguments, dataset, order, replica.scratch, ends=False)
     cache.start()
-    records = sum(shard.records for shard in own)
-    read = f"{counted(records, 'record')} in {counted(len(own), 'shard')}"
-    print(f"{replica.name} reads {read}", flush=True)
+    print(f"{replica.name} reads {read}{counted(len(order.shards), 'shard')}", flush=True)
     return cache
 
 

@@ -266,7 +266,7 @@ class CoordinatorStepRunner(StepRunner):
         queue = uuid4().hex
         # AutoGraph would rewrite all functions that make the data set, which takes two seconds in
         # each restart of the chief. It still rewrites the user's.
-        make = tf.function(lambda: iter(pipeline.leased(queue)), autograph=False)
+        make = tf.function(lambda: iter(pipeline.leased(queue, start)), autograph=False)
         self._make = make.get_concrete_function()
         weights = step.metrics.model.trainable_weights
         self._execute = _leased_execution(

@@ -2,8 +2,8 @@
 
 A worker that asks gets a lease of some batches that are in a row in one group of the order. It
 continues in its group, then takes one that no worker is in, then helps another. So each downloads
-few shards, and one that is faster takes more. What a worker does not finish is given back, and
-leased again.
+few shards, those of its next group while it reads the one before, and one that is faster takes
+more. What a worker does not finish is given back, and leased again.
 """
 
 from bisect import bisect_right
@@ -29,7 +29,8 @@ class Lease:
     """The batches of an epoch from batch ``begin`` on, before batch ``end``, both from 0.
 
     ``number`` is that of the lease, from 1. ``parts`` have the records of the batches, in their
-    order, which begin and end in a window.
+    order, which begin and end in a window. ``ahead`` is the number of the first window of the group
+    in which the worker will probably continue.
     """
 
     number: int
@@ -38,6 +39,7 @@ class Lease:
     begin: int
     end: int
     parts: tuple[Part, ...]
+    ahead: int | None
 
     @property
     def batches(self) -> int:
@@ -45,8 +47,12 @@ class Lease:
         return self.end - self.begin
 
     def rows(self) -> list[list[int]]:
-        """The parts as a worker's graph gets them; the last has the number of batches."""
-        rows = [[self.number, each.window, each.drop, each.records, 0] for each in self.parts]
+        """The parts as a worker's graph gets them; the last has the number of batches.
+
+        One of no records announces what is ahead.
+        """
+        parts = self.parts if self.ahead is None else (Part(self.ahead, 0, 0), *self.parts)
+        rows = [[self.number, each.window, each.drop, each.records, 0] for each in parts]
         rows[-1][-1] = self.batches
         return rows
 
@@ -73,6 +79,8 @@ class LeaseBook:
         self._free: list[range] = []
         #: The batch that follows a worker's last lease, or -1, of each that may ask again.
         self._following: dict[int, int] = {}
+        #: The group in which a worker is to continue after its own.
+        self._ahead: dict[int, int] = {}
         self._plan(left)
 
     @classmethod
@@ -122,6 +130,7 @@ class LeaseBook:
         others = (range(chosen.start, begin), range(end, chosen.stop))
         self._free[at : at + 1] = [each for each in others if each]
         self._following[worker] = end
+        ahead = self._group_ahead(worker, self._group(begin))
         lease = Lease(
             number=next(self._numbers),
             worker=worker,
@@ -129,6 +138,7 @@ class LeaseBook:
             begin=begin,
             end=end,
             parts=tuple(self._parts(begin, end)),
+            ahead=None if ahead is None else number_of(self.epoch, ahead),
         )
         self._out[lease.number] = lease
         return lease
@@ -148,6 +158,7 @@ class LeaseBook:
     def leave(self, worker: int) -> None:
         """The worker will not ask again, unless it joins again; its leases were given back."""
         self._following.pop(worker, None)
+        self._ahead.pop(worker, None)
 
     def _plan(self, left: list[range] | None) -> None:
         self._groups = self.order.groups(self.epoch)
@@ -162,6 +173,7 @@ class LeaseBook:
         #: The records of each window of a group, of those groups that were leased from.
         self._windows: dict[int, list[int]] = {}
         self._following = dict.fromkeys(self._following, -1)
+        self._ahead = {}
         self._free = self._within_groups([range(self._begins[-1])] if left is None else left)
 
     def _within_groups(self, ranges: list[range]) -> list[range]:
@@ -179,10 +191,7 @@ class LeaseBook:
     def _chosen(self, worker: int) -> tuple[int, int]:
         """The place of a range that is free, and the batch in it at which to begin."""
         own = self._following[worker]
-        others = [batch for each, batch in self._following.items() if each != worker]
-        # A worker's group is that of its last batch.
-        taken = {self._group(batch - 1) for batch in others if batch > 0}
-        mine = self._group(own - 1) if own > 0 else -1
+        taken, mine = self._taken(worker), self._group(own - 1) if own > 0 else -1
 
         def rank(at: int) -> tuple[int, int]:
             """Lower is better."""
@@ -192,13 +201,37 @@ class LeaseBook:
             group = self._group(each.start)
             if group == mine:
                 return 1, -len(each)
+            if group == self._ahead.get(worker):
+                return 2, -1
             return (3, -len(each)) if group in taken else (2, each.start)
 
         at = min(range(len(self._free)), key=rank)
         chosen = self._free[at]
+        others = [batch for each, batch in self._following.items() if each != worker]
         # What another worker would continue with is divided, so that each reads what is in a row.
         follows = chosen.start in others and len(chosen) > 1
         return at, chosen.start + (len(chosen) // 2 if follows else 0)
+
+    def _taken(self, worker: int) -> set[int]:
+        """The groups of other workers: of their last batches, and those ahead."""
+        ahead = {group for each, group in self._ahead.items() if each != worker}
+        return ahead | {
+            self._group(batch - 1)
+            for each, batch in self._following.items()
+            if each != worker and batch > 0
+        }
+
+    def _group_ahead(self, worker: int, own: int) -> int | None:
+        """The group in which a worker is to continue, once half of its ``own`` is leased."""
+        groups = [(each, self._group(each.start)) for each in self._free]
+        left = sum(len(each) for each, group in groups if group == own)
+        taken = {own, *self._taken(worker)}
+        free = [group for _, group in groups if group not in taken]
+        if self._ahead.get(worker) not in free:
+            self._ahead.pop(worker, None)
+            if free and 2 * left < self._begins[own + 1] - self._begins[own]:
+                self._ahead[worker] = free[0]
+        return self._ahead.get(worker)
 
     def _parts(self, begin: int, end: int) -> Iterator[Part]:
         """Where the records of batches of one group are."""

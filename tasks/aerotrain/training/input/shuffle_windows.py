@@ -4,9 +4,10 @@ A reader requests the number of a window, waits for the file that says where its
 reads them. It is made of graph operations only: a graph may be traced in one process and run in
 another, on another machine, where it requests windows from that process's shard cache. So requests
 and announcements are files, in the folder ``windows``. The number of the window that is read next
-is written to the pipe ``requested``. The file of that number appears when all shards of the window
-are on the disk. ``failed`` appears when no more windows will come. Neither a request nor a failure
-takes disk space, so both work on a full disk.
+is written to the pipe ``requested``; inverted bits are the number of a group to be read later. The
+file of a window appears when all shards of the window are on the disk. ``failed`` appears when no
+more windows will come. Neither a request nor a failure takes disk space, so both work on a full
+disk.
 
 The windows of a worker are those of its leases, which come by a queue of that process.
 """
@@ -58,6 +59,8 @@ class WindowRequests:
 
     def __init__(self, scratch: Path) -> None:
         self.folder = scratch / _WINDOWS
+        #: The number of the first window of the group that is to be read later, if one is known.
+        self.ahead: int | None = None
         self._pipe = -1
         self._poll = select.poll()
 
@@ -87,11 +90,15 @@ class WindowRequests:
 
     def newest(self, otherwise: int) -> int:
         """The number of the last request, or ``otherwise``. Each number is written atomically."""
-        number = otherwise
         with contextlib.suppress(BlockingIOError):
-            while numbers := os.read(self._pipe, 1024 * _DIGITS):
-                number = int(numbers[-_DIGITS:])
-        return number
+            while text := os.read(self._pipe, 1024 * _DIGITS):
+                for begin in range(0, len(text), _DIGITS):
+                    number = int(text[begin : begin + _DIGITS])
+                    if number < 0:
+                        self.ahead = ~number
+                    else:
+                        otherwise = number
+        return otherwise
 
     def is_announced(self, number: int) -> bool:
         """Whether that window was announced, and not forgotten since."""
@@ -149,10 +156,19 @@ def leased_windows(root: str, width: int | None, leases: tf.data.Dataset) -> tf.
 
     def read(last: tuple[tf.Tensor, ...], part: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], ...]:
         number, window, drop, count, batches = tf.unstack(part, PART)
-        records, order = tf.cond(
-            window == last[0], lambda: last[1:], lambda: _window(root, width, window)[:2]
+
+        def ahead() -> tuple[tf.Tensor, ...]:
+            with tf.control_dependencies([_request(root, tf.bitwise.invert(window))]):
+                return tuple(map(tf.identity, last))
+
+        held = tf.cond(
+            count == 0,
+            ahead,
+            lambda: tf.cond(
+                window == last[0], lambda: last, lambda: (window, *_window(root, width, window)[:2])
+            ),
         )
-        return (window, records, order), (records, order[drop : drop + count], batches > 0, number)
+        return held, (held[1], held[2][drop : drop + count], batches > 0, number)
 
     nothing = tf.zeros([0], tf.string) if width is None else tf.zeros([0, width], tf.uint8)
     none = (tf.constant(-1, tf.int64), nothing, tf.zeros([0], tf.int32))
@@ -272,11 +288,10 @@ def batches_of(
 
 def _announced(root: str, number: tf.Tensor) -> tf.Tensor:
     """The content of that window's file, once it exists."""
-    name = tf.strings.as_string(number, width=_DIGITS, fill="0")
-    file = tf.strings.join([root, _WINDOWS, "/", name])
+    file = tf.strings.join([root, _WINDOWS, "/", _name(number)])
 
     def request() -> tf.Operation:
-        return tf.io.write_file(f"{root}{_WINDOWS}/{_REQUESTED}", name)
+        return _request(root, number)
 
     def look_again(_: tf.Tensor) -> list[tf.Tensor]:
         # The names depend on the pause; otherwise TensorFlow would check for a file only once.
@@ -292,6 +307,14 @@ def _announced(root: str, number: tf.Tensor) -> tf.Tensor:
     there = tf.while_loop(lambda there: ~there, look_again, [there])[0]
     with tf.control_dependencies([there]):
         return tf.io.read_file(file)
+
+
+def _request(root: str, number: tf.Tensor) -> tf.Operation:
+    return tf.io.write_file(f"{root}{_WINDOWS}/{_REQUESTED}", _name(number))
+
+
+def _name(number: tf.Tensor) -> tf.Tensor:
+    return tf.strings.as_string(number, width=_DIGITS, fill="0")
 
 
 def _exists(file: tf.Tensor) -> tf.Tensor:
