@@ -73,6 +73,7 @@ class SynchronousStepRunner(StepRunner):
         self._trace(distribution.strategy, queue, batches)
         self._attempts = count(1)
         self._free_rows = list(range(parts + workers))
+        self._dropped: list[int] = []  # executions of which nothing will be read
         self._number = 0  # of the step, from 1
         self._totals: Sequence[Any] | None = None
         #: What is to be done, is running, and is done of the step.
@@ -98,7 +99,8 @@ class SynchronousStepRunner(StepRunner):
             element = next_of(batches, number)
             waiting = read_after(element) - begun
             part = number % self._parts
-            sums, computing = strategy.run(step.compute, args=(row, part, totals, sums, element))
+            given = (row, number, part, totals, sums, element)
+            sums, computing = strategy.run(step.compute, args=given)
             seconds = read_after(sums) - begun
             return sums, tf.stack([waiting, computing, seconds]), is_leaving(number)
 
@@ -107,8 +109,8 @@ class SynchronousStepRunner(StepRunner):
             element = next_of(batches, number)
             return strategy.run(step.counts, args=element), is_leaving(number)
 
-        def applied(rows: tf.Tensor, weights: tf.Tensor) -> Any:
-            return strategy.run(step.apply, args=(rows, weights))
+        def applied(*of_parts: tf.Tensor) -> Any:
+            return strategy.run(step.apply, args=of_parts)
 
         lease = (batches, tf.TensorSpec([None, PART], tf.int64), _INT)
         compute = tf.function(computed, autograph=False)
@@ -117,7 +119,9 @@ class SynchronousStepRunner(StepRunner):
         if step.totals_spec:
             self._count = tf.function(counted, autograph=False).get_concrete_function(*lease)
         self._apply = tf.function(applied, autograph=False).get_concrete_function(
-            tf.TensorSpec([self._parts], tf.int64), tf.TensorSpec([self._parts], tf.float32)
+            *[tf.TensorSpec([self._parts], tf.int64)] * 2,
+            tf.TensorSpec([self._parts], tf.float32),
+            tf.TensorSpec([None], tf.int64),
         )
 
     def run(
@@ -156,11 +160,15 @@ class SynchronousStepRunner(StepRunner):
             counts = [each for [each] in self._all_parts(None)]
             totals = [np.sum(each, axis=0) for each in zip(*counts, strict=True)]
         done = self._all_parts(totals)
-        rows = [self._results[part][0].row for part in range(self._parts)]
-        bad = self._apply(tf.constant(rows, tf.int64), tf.constant(self._weights(), tf.float32))
         with self._coordinator.changed:
-            self._free_rows += rows
-            self._results.clear()
+            chosen = [self._results[part][0] for part in range(self._parts)]
+            dropped, self._dropped = self._dropped, []
+        bad = self._apply(
+            tf.constant([each.row for each in chosen], tf.int64),
+            tf.constant([each.number for each in chosen], tf.int64),
+            tf.constant(self._weights(), tf.float32),
+            tf.constant(dropped, tf.int64),
+        )
         self._book.finish(self._lease)
         sums = [np.sum(each, axis=0) for each in zip(*(sums for sums, _ in done), strict=True)]
         sums[-1] = sums[-1] + bad.numpy()
@@ -212,6 +220,8 @@ class SynchronousStepRunner(StepRunner):
             self._results[piece.part] = (piece, of_part)
         else:
             self._free_rows.append(piece.row)
+            if piece.totals is not None:
+                self._dropped.append(piece.number)
         return not leaves
 
     def give_back(self, worker: int, pieces: Sequence[_Part], *, is_lost: bool) -> None:

@@ -7,8 +7,8 @@ part may be computed again by another worker, and counts once.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import tensorflow as tf
 
@@ -23,70 +23,86 @@ _BETWEEN_SEEDS = 1_000_003
 
 
 class Rows:
-    """Rows of values like ``example``, one of which is dense or slices, at ``device``."""
+    """Rows of values of one shape, of ``dtype``, at ``device``."""
 
-    def __init__(self, example: Any, device: str, count: int) -> None:
+    def __init__(self, shape: Any, dtype: tf.DType, device: str, count: int) -> None:
         self._device = device
-        self._is_dense = not isinstance(example, tf.IndexedSlices)
         with tf.device(device):
-            if self._is_dense:
-                zeros = tf.zeros([count, *example.shape], example.dtype)
-                self._dense = tf.Variable(zeros, trainable=False)
-                return
-            shape = example.dense_shape
-            self._shape = tf.constant(tf.get_static_value(shape))
-            self._slices = [
-                [_of_any_length(each) for each in (example.values, example.indices)]
-                for _ in range(count)
-            ]
+            self._rows = tf.Variable(tf.zeros([count, *shape], dtype), trainable=False)
 
-    def write(self, row: tf.Tensor, value: Any) -> None:
+    def write(self, row: tf.Tensor, _number: tf.Tensor, value: Any) -> None:
         """Replace a row."""
         with tf.device(self._device):
-            if self._is_dense:
-                tf.raw_ops.ResourceScatterUpdate(
-                    resource=self._dense.handle,
-                    indices=row,
-                    updates=tf.convert_to_tensor(value, self._dense.dtype),
-                )
-                return
-            given = (value.values, value.indices)
-            tf.switch_case(
-                tf.cast(row, tf.int32), [partial(_assign, each, given) for each in self._slices]
+            tf.raw_ops.ResourceScatterUpdate(
+                resource=self._rows.handle,
+                indices=row,
+                updates=tf.convert_to_tensor(value, self._rows.dtype),
             )
 
-    def read(self, rows: tf.Tensor, weights: tf.Tensor | None = None) -> Any:
-        """The sum of ``rows``, in their order; each times its weight, if they have any."""
+    def sum(self, rows: tf.Tensor, _numbers: tf.Tensor) -> tf.Tensor:
+        """The sum of ``rows``, in their order."""
         with tf.device(self._device):
-            if not self._is_dense:
-                parts = [self._of_slices(each) for each in tf.unstack(rows)]
-                values, indices = (tf.concat(each, 0) for each in zip(*parts, strict=True))
-                return tf.IndexedSlices(values, indices, self._shape)
-            each = self._dense.sparse_read(rows)
-            if weights is None:
-                return tf.reduce_sum(each, 0)
-            if not each.dtype.is_floating:  # all parts count alike, as those of calls
-                return each[0]
-            return tf.tensordot(tf.cast(weights, each.dtype), each, 1)
+            return tf.reduce_sum(self._rows.sparse_read(rows), 0)
 
-    def _of_slices(self, row: tf.Tensor) -> Any:
-        return tf.switch_case(
-            tf.cast(row, tf.int32),
-            [lambda own=own: [each.read_value() for each in own] for own in self._slices],
+    def mean(self, rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        """The mean of ``rows`` by their weights; of integers, which count calls, the first row."""
+        with tf.device(self._device):
+            values = self._rows.sparse_read(rows)
+            if not values.dtype.is_floating:
+                return values[0]
+            return tf.tensordot(tf.cast(weights, values.dtype), values, 1)
+
+    def drop(self, _numbers: tf.Tensor) -> None:
+        """Rows that are not read are replaced later."""
+
+
+class Slices:
+    """The same for gradients in slices, ``example`` one of them: as many as a part has.
+
+    They are kept by the number of an execution, because TensorFlow cannot send a worker the handle
+    of a variable without a fixed shape: the worker would abort.
+    """
+
+    def __init__(self, example: tf.IndexedSlices, device: str) -> None:
+        self._device, self._shape = device, tf.get_static_value(example.dense_shape)
+        self._dtypes = [example.values.dtype, example.indices.dtype]
+        self._inner = [example.values.shape[1:], []]
+        self._name = uuid4().hex
+
+    def write(self, _row: tf.Tensor, number: tf.Tensor, value: tf.IndexedSlices) -> None:
+        with tf.device(self._device):
+            tf.raw_ops.MapStage(
+                key=number,
+                indices=[0, 1],
+                values=[value.values, value.indices],
+                dtypes=self._dtypes,
+                shared_name=self._name,
+            )
+
+    def sum(self, _rows: tf.Tensor, numbers: tf.Tensor) -> tf.IndexedSlices:
+        with tf.device(self._device):
+            taken = [self._taken(each) for each in tf.unstack(numbers)]
+            values, indices = (tf.concat(each, 0) for each in zip(*taken, strict=True))
+            return tf.IndexedSlices(values, indices, tf.constant(self._shape))
+
+    def drop(self, numbers: tf.Tensor) -> None:
+        """Forget what executions have written whose part another one has done."""
+
+        def body(place: tf.Tensor) -> tf.Tensor:
+            with tf.device(self._device), tf.control_dependencies(self._taken(numbers[place])):
+                return place + 1
+
+        count = tf.size(numbers)
+        tf.while_loop(lambda place: place < count, body, [tf.constant(0)], parallel_iterations=1)
+
+    def _taken(self, number: tf.Tensor) -> list[tf.Tensor]:
+        taken = tf.raw_ops.MapUnstage(
+            key=number, indices=[0, 1], dtypes=self._dtypes, shared_name=self._name
         )
-
-
-def _of_any_length(value: tf.Tensor) -> tf.Variable:
-    shape = [None, *value.shape[1:]]
-    empty = tf.zeros([0, *value.shape[1:]], value.dtype)
-    return tf.Variable(empty, trainable=False, shape=tf.TensorShape(shape))
-
-
-def _assign(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> tf.Tensor:
-    pairs = zip(variables, values, strict=True)
-    done = [variable.assign(value, read_value=False) for variable, value in pairs]
-    with tf.control_dependencies(done):
-        return tf.zeros([])
+        return [
+            tf.ensure_shape(value, [None, *inner])
+            for value, inner in zip(taken, self._inner, strict=True)
+        ]
 
 
 class PartStep:
@@ -131,13 +147,13 @@ class PartStep:
         tf.function(
             lambda *part: strategy.run(look, args=part), autograph=False
         ).get_concrete_function(*spec)
-        devices = [each.device for each in step.weights]
         self._gradients = [
-            None if example is None else Rows(example, device, rows)
-            for example, device in zip(examples, devices, strict=True)
+            _rows_of(example, each.device, rows)
+            for example, each in zip(examples, step.weights, strict=True)
         ]
         self._values = [
-            Rows(each.value, each.value.device, rows) for each in (*self._held, *self._states)
+            Rows(each.shape, tf.as_dtype(each.dtype), each.value.device, rows)
+            for each in (*self._held, *self._states)
         ]
 
     def counts(self, weight: tf.Tensor, batch: Any) -> Counts:
@@ -148,12 +164,16 @@ class PartStep:
     def compute(
         self,
         row: tf.Tensor,
+        number: tf.Tensor,
         part: tf.Tensor,
         totals: Sequence[tf.Tensor],
         sums: MetricValues,
         element: tuple[tf.Tensor, Any],
     ) -> StepResult:
-        """Write what a part of a batch adds to a step into ``row``; ``part`` is its number."""
+        """Write what a part of a batch adds to a step into ``row``.
+
+        ``number`` is that of this execution, and ``part`` that of the part.
+        """
         weight, batch = element
         self._part = part
         step, last = self._step, sums[-1]
@@ -164,21 +184,28 @@ class PartStep:
         arrived = step.packed.delivered(known)
         for rows, each in zip(self._gradients, weights, strict=True):
             if rows is not None:
-                rows.write(row, arrived[id(each)])
-        for rows, value in zip(self._values, step.held(), strict=True):
-            rows.write(row, value)
+                rows.write(row, number, arrived[id(each)])
+        for held, value in zip(self._values, step.held(), strict=True):
+            held.write(row, number, value)
         bad = first_bad(last, [loss], step.number)
         return [*sums[:-1], bad], step.computing(batch, gradients)
 
-    def apply(self, rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        """Apply what ``rows`` have, one for each part; whether a weight is not finite then.
+    def apply(
+        self, rows: tf.Tensor, numbers: tf.Tensor, weights: tf.Tensor, dropped: tf.Tensor
+    ) -> tf.Tensor:
+        """Apply what ``rows`` have, one for each part, as ``numbers`` have written them.
 
-        The result is as the last of the ``MetricValues``.
+        Forget what those in ``dropped`` have written. Returns the first bad step, as the last of
+        the ``MetricValues``.
         """
         step = self._step
         with tf.device(step.counter.device):
-            gradients = [None if each is None else each.read(rows) for each in self._gradients]
-            values = [each.read(rows, weights) for each in self._values]
+            written = [each for each in self._gradients if each is not None]
+            for each in written:
+                each.drop(dropped)
+            sums = iter([each.sum(rows, numbers) for each in written])
+            gradients = [each if each is None else next(sums) for each in self._gradients]
+            values = [each.mean(rows, weights) for each in self._values]
             done = step.counter.assign_add(1, read_value=True)
             pairs = zip(gradients, step.model.trainable_weights, strict=True)
             step.model.optimizer.apply_gradients(pairs)
@@ -193,3 +220,12 @@ class PartStep:
             return seed
         number = tf.cast(self._part, seed.dtype) * _BETWEEN_SEEDS
         return seed + tf.stack([number, tf.zeros_like(number)])
+
+
+def _rows_of(example: Any, device: str, count: int) -> Rows | Slices | None:
+    """Where gradients like ``example`` are kept; None if a weight has none."""
+    if example is None:
+        return None
+    if isinstance(example, tf.IndexedSlices):
+        return Slices(example, device)
+    return Rows(example.shape, example.dtype, device, count)
