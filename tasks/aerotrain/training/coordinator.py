@@ -9,7 +9,7 @@ that comes back while another one is away.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -35,26 +35,33 @@ _OF_CONNECTIONS = (
 
 
 class ServedDistribution(StrategyDistribution):
-    """The distribution of a chief whose ``cluster`` has parameter servers and workers."""
+    """The distribution of a chief whose ``cluster`` has parameter servers and workers.
 
-    def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster) -> None:
+    It is connected to those ``workers``.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, cluster: Cluster, workers: Iterable[int]
+    ) -> None:
         super().__init__(strategy)
         self.cluster = cluster
+        self.workers = frozenset(workers)
 
 
 def connected(cluster: Cluster) -> ServedDistribution:
     """Connect to all parameter servers, and to the workers that are there, at least one."""
     for address in cluster[Role.PS]:
         _wait_for(address)
-    while not (there := [each for each in enumerate(cluster[Role.WORKER]) if answers(each[1])]):
+    workers = dict(enumerate(cluster[Role.WORKER]))
+    while not (there := {each: at for each, at in workers.items() if answers(at)}):
         time.sleep(_SECONDS_BETWEEN_LOOKS)
-    spec = tf.train.ClusterSpec({**cluster, Role.WORKER: dict(there)})
+    spec = tf.train.ClusterSpec({**cluster, Role.WORKER: there})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         spec, task_type=Role.CHIEF, task_id=0, rpc_layer="grpc"
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     tensorflow2.replace_coordinator(strategy, len(cluster[Role.WORKER]))
-    return ServedDistribution(strategy, cluster)
+    return ServedDistribution(strategy, cluster, there)
 
 
 def _wait_for(address: str) -> None:
@@ -100,8 +107,9 @@ class Coordinator:
         self.changed = threading.Condition()
         #: The pieces of each worker: the one that runs, and the next one.
         self._held: list[list[Any]] = [[] for _ in self._workers]
-        self._connected: set[int] = set()
-        self._connecting = threading.Lock()
+        #: Workers that are connected, or wait for that; of the former, some have done nothing yet.
+        self._connected, self._waiting = set(distribution.workers), set[int]()
+        self._unused = set(distribution.workers)
         self._may_take = self._is_closed = False
         self._error: BaseException | None = None
         for worker in range(len(self._workers)):
@@ -119,19 +127,28 @@ class Coordinator:
         """Let no worker take more work; whether none has any."""
         with self.changed:
             self._may_take = False
-            self.raise_error()
             return not any(self._held)
 
-    def wait_until_idle(self) -> None:
-        """Let no worker take more work, and return when none has any."""
-        with self.changed:
-            while not self.hold():
-                self.changed.wait()
+    def wait_for(self, is_there: Callable[[], Any]) -> None:
+        """Return when ``is_there``, called with the lock held, is true.
 
-    def raise_error(self) -> None:
-        """Raise the error that another attempt at the work would not avoid, if there was one."""
-        if self._error is not None:
-            raise self._error
+        Only in the thread that also creates functions: it connects workers that come meanwhile,
+        and a function that was created at that moment might reach some workers only.
+
+        Raises:
+            OpError: the work failed for a reason that is not a lost worker.
+        """
+        while True:
+            with self.changed:
+                if self._error is not None:
+                    raise self._error
+                if is_there():
+                    return
+                if not self._waiting:
+                    self.changed.wait()
+                coming = frozenset(self._waiting)
+            if coming:
+                self._connect(coming)
 
     def close(self) -> None:
         """End the threads when they have no work."""
@@ -148,7 +165,7 @@ class Coordinator:
                 continue
             try:
                 with tensorflow2.on_worker(self._strategy, worker):
-                    self._connect(worker)
+                    self._wait_until_connected(worker)
                     tensorflow2.make_tables(self._strategy, worker)
                     prepared = self._prepare(worker)
                     while self._do_next(worker, prepared):
@@ -161,17 +178,27 @@ class Coordinator:
                     self._fail(error)
                     return
                 self._lose(worker)
-            finally:
-                with self.changed:
-                    self._connected.discard(worker)
 
-    def _connect(self, worker: int) -> None:
-        """Connect to a worker. TensorFlow would wait for others that have gone meanwhile."""
-        with self._connecting:
-            there = {each for each in self._connected if answers(self._workers[each])}
-            tensorflow2.connect({each: self._workers[each] for each in {worker, *there}})
-            with self.changed:
-                self._connected.add(worker)
+    def _wait_until_connected(self, worker: int) -> None:
+        with self.changed:
+            if worker in self._unused:  # as the strategy has connected it
+                self._unused.remove(worker)
+                return
+            self._connected.discard(worker)
+            self._waiting.add(worker)
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: worker in self._connected or self._is_closed)
+
+    def _connect(self, workers: frozenset[int]) -> None:
+        """Connect to these workers. TensorFlow would wait for others that have gone meanwhile."""
+        with self.changed:
+            known = self._connected | workers
+        there = [each for each in known if answers(self._workers[each])]
+        tensorflow2.connect({each: self._workers[each] for each in there})
+        with self.changed:
+            self._waiting -= workers
+            self._connected = set(there) | workers
+            self.changed.notify_all()
 
     def _do_next(self, worker: int, prepared: Any) -> bool:
         """Do the next piece of work; False if the worker is about to leave, or this is closed."""

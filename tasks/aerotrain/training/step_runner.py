@@ -300,7 +300,7 @@ class CoordinatorStepRunner(StepRunner):
         return rests
 
     def wait_until_idle(self) -> None:
-        self._coordinator.wait_until_idle()
+        self._coordinator.wait_for(self._coordinator.hold)
         self._results.clear()
         self._correct_counter()
 
@@ -364,13 +364,10 @@ class CoordinatorStepRunner(StepRunner):
         self._done += done
 
     def _next_result(self) -> _Result:
-        with self._coordinator.changed:
-            if not self._holds:
-                self._coordinator.go_on()
-            while not self._results:
-                self._coordinator.raise_error()
-                self._coordinator.changed.wait()
-            return self._results.popleft()
+        if not self._holds:
+            self._coordinator.go_on()
+        self._coordinator.wait_for(lambda: self._results)
+        return self._results.popleft()
 
     def _correct_counter(self) -> None:
         """Count a step once of which a lost worker had run a part, too."""
