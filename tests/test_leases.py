@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,11 @@ from aerotrain.training.input.shuffle_windows import (
 )
 
 
-def shards_of(*sizes: int, each: int = 42) -> list[Shard]:
-    return [
-        Shard(file=f"train-{number:05d}", records=size, bytes=each * size, sha256="")
+def shards_of(*sizes: int) -> tuple[Shard, ...]:
+    return tuple(
+        Shard(file=f"train-{number:05d}", records=size, bytes=42 * size, sha256="")
         for number, size in enumerate(sizes)
-    ]
+    )
 
 
 #: Splits of one window, of some and of many groups, with shards smaller than a batch, and limits.
@@ -73,6 +74,7 @@ def any_order(request: pytest.FixtureRequest) -> Order:
     return order_of(**ORDERS[request.param])
 
 
+@cache
 def keys_of(order: Order, window: int) -> list[tuple[str, int]]:
     """The records of a window, shuffled in some way that its seed determines."""
     found = {each.seed[1]: each for each in order.group(window)}[window]
