@@ -117,6 +117,11 @@ class Coordinator:
                 target=self._serve, args=[worker], name=_name(worker), daemon=True
             ).start()
 
+    @property
+    def workers(self) -> int:
+        """The number of workers that are connected."""
+        return len(self._connected)
+
     def go_on(self) -> None:
         """Let workers take work."""
         with self.changed:

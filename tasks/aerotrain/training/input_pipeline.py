@@ -22,6 +22,7 @@ from aerotrain.training.input.batches import (
     MicrobatchSpec,
     batch_spec,
     in_microbatches,
+    in_parts,
     layout_of,
     ready,
     untuned,
@@ -225,6 +226,17 @@ class InputPipeline:
         # The worker's shard cache is below its working directory.
         windows = leased_windows("", self._width, leases)
         return self._in_pieces(batches_of(windows, self.arguments.batch_size), cut)
+
+    def parts(self, queue: str, parts: int) -> tf.data.Dataset:
+        """The same of parts of batches: the number, the weight of the part, and its records.
+
+        Of ``parts`` parts of a batch, it is the one whose number is the remainder of the number of
+        the lease.
+        """
+        cut = MicrobatchSpec(accumulate=parts)
+        windows = leased_windows("", self._width, leases_of(queue))
+        batches = batches_of(windows, self.arguments.batch_size)
+        return in_parts(batches, self.dataset.schema, self.code.transform, cut)
 
     @property
     def _width(self) -> int | None:

@@ -261,7 +261,7 @@ class CoordinatorStepRunner(StepRunner):
         self._begun = [0] * workers
         #: The number of the last lease that was sent to each worker.
         self._sent = [-1] * workers
-        self._begin = [_here(each) for each in self._zero]
+        self._begin = [here(each) for each in self._zero]
         # Of its own, because workers still have the queue of an earlier chief.
         queue = uuid4().hex
         # AutoGraph would rewrite all functions that make the data set, which takes two seconds in
@@ -382,15 +382,15 @@ class CoordinatorStepRunner(StepRunner):
         sent = [each for each in (own, following) if each and each.number > self._sent[worker]]
         self._sent[worker] = max(each.number for each in (*sent, own))
         rows = np.array([row for each in sent for row in each.rows()], np.int64).reshape(-1, PART)
-        numbers = (_here(np.int64(each)) for each in (own.number, own.batches, worker))
-        returned = self._execute(batches, _here(rows), *numbers, self._begin)
+        numbers = (here(np.int64(each)) for each in (own.number, own.batches, worker))
+        returned = self._execute(batches, here(rows), *numbers, self._begin)
         *result, leaves = tf.nest.map_structure(lambda each: each.numpy(), returned)
         if leaves:
             release()
         return [*result, leaves]
 
 
-def _here(number: Any) -> tf.Tensor:
+def here(number: Any) -> tf.Tensor:
     """A number as a tensor on this machine, for a worker.
 
     TensorFlow would place it on the worker, and block all Python threads until the worker answers:

@@ -45,6 +45,7 @@ from aerotrain.training.steps.state import (
 )
 from aerotrain.training.steps.step import TrainStep, inner
 from aerotrain.training.steps.updates import lock_updates
+from aerotrain.training.synchronous import SynchronousStepRunner
 
 #: Seconds for which servers are awaited that do not listen yet.
 _LISTENING = 10.0
@@ -154,8 +155,8 @@ def _check_steps(step: TrainStep, pipeline: InputPipeline, start: int, replicas:
     check_divisible(strategy, arguments, replicas)
     pieces = replicas * arguments.gradient_accumulation_steps
     check_fixed_batch(step.model, arguments, records, pieces)
-    asynchronous = strategy == "parameter_server"
-    if asynchronous and arguments.jit_compile:
+    served = strategy == "parameter_server"
+    if served and arguments.jit_compile:
         raise FinalError(
             "jit_compile cannot be under 'parameter_server', since XLA reads no variables of "
             "other processes; leave it out, or choose a synchronous strategy"
@@ -166,6 +167,7 @@ def _check_steps(step: TrainStep, pipeline: InputPipeline, start: int, replicas:
     if cuts and isinstance(step.model, keras.Model):
         synchronized = arguments.synchronized_batch_norm
         warn_of_layer_state(strategy, step.model, synchronized=synchronized)
+    asynchronous = served and not arguments.is_synchronous
     if (cuts or asynchronous) and start == 0 and not keras3.fixed_batch(step.model):
         batch = pipeline.sample()
         if batch is not None:
@@ -228,6 +230,11 @@ def _coordinator_step_runner(
     distribution: ServedDistribution, step: TrainStep, pipeline: InputPipeline, start: int
 ) -> StepRunner:
     arguments = pipeline.arguments
+    if arguments.is_synchronous:
+        parts = arguments.parts(pipeline.job.count(Role.WORKER))
+        _check_steps(step, pipeline, start, parts // arguments.gradient_accumulation_steps)
+        assert isinstance(step, RemoteStep), "others are refused: see check_job"
+        return SynchronousStepRunner(distribution, step, pipeline, parts, start)
     _check_steps(step, pipeline, start, replicas=1)
     runner_step: Step = step
     if arguments.gradient_accumulation_steps > 1:

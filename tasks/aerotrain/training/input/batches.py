@@ -148,6 +148,22 @@ def in_microbatches(
     return made.apply(endless).prefetch(tf.data.AUTOTUNE)
 
 
+def in_parts(
+    batches: tf.data.Dataset, schema: Schema, transform: Transform, cut: MicrobatchSpec
+) -> tf.data.Dataset:
+    """For each batch after the number of its lease, that number and one (weight, microbatch).
+
+    The number says which one: the remainder of its division by their number.
+    """
+    transform = tensorflow2.converted(transform)
+
+    def part(number: tf.Tensor, batch: tf.Tensor) -> Any:
+        weight, piece = cut.piece(batch, number % (cut.accumulate * cut.replicas))
+        return number, (weight, transform(parse(piece, schema)))
+
+    return _mapped(batches, part).prefetch(1)
+
+
 def batch_spec(schema: Schema, transform: Transform) -> Any:
     """The shapes and dtypes of a model's batches, without reading any.
 
