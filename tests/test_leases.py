@@ -110,7 +110,7 @@ def epoch_alone(order: Order, epoch: int, **options: bool) -> dict[int, list[tup
     book, batches = LeaseBook(order, {"epoch": epoch}, **options), {}
     while lease := book.take(0, 1000):
         batches |= dict(enumerate(read(order, lease), lease.begin))
-        book.give_back(lease, lease.batches)
+        book.finish(lease)
     assert list(batches) == list(range(len(batches)))
     return batches
 
@@ -173,7 +173,7 @@ def test_each_batch_of_each_epoch_is_done_once_whatever_happens(order: Order, se
                     kept = chance.randint(0, lease.batches)
                     book.give_back(lease, kept)
                 else:
-                    book.give_back(lease, lease.batches)
+                    book.finish(lease)
                 for number, batch in list(enumerate(read(order, lease), lease.begin))[:kept]:
                     assert number not in batches
                     batches[number] = batch
@@ -216,7 +216,7 @@ def speeds(order: Order, *pace: int, most: int = 4) -> tuple[dict[int, list[Leas
                 leases[worker].append(lease)
         worker = min(busy, key=lambda each: busy[each][0])
         now, lease = busy.pop(worker)
-        book.give_back(lease, lease.batches)
+        book.finish(lease)
     return leases, now
 
 
@@ -401,7 +401,7 @@ def test_a_worker_downloads_only_groups_in_which_it_reads_and_the_next_one_ahead
         if lease := book.take(number, 1):
             workers[number].send(lease)
             assert len(workers[number].read(lease, 1)) == 1
-            book.give_back(lease, lease.batches)
+            book.finish(lease)
             for window in (lease.parts[0].window, lease.ahead):
                 if window is not None and (group := window >> 16) not in groups[number]:
                     groups[number].append(group)

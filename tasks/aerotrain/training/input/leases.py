@@ -101,7 +101,7 @@ class LeaseBook:
         """Begin with the next epoch, after this one ``has_ended``."""
         assert self.has_ended, f"epoch {self.epoch} has not ended"
         self.epoch += 1
-        self._plan()
+        self._plan(None)
 
     def take(self, worker: int, most: int) -> Lease | None:
         """A lease of up to ``most`` batches, or None if all that are left are leased.
@@ -132,9 +132,13 @@ class LeaseBook:
         self._out[lease.number] = lease
         return lease
 
-    def give_back(self, lease: Lease, done: int) -> None:
-        """The first ``done`` batches of the lease are done; the others are leased again."""
+    def finish(self, lease: Lease) -> None:
+        """All batches of the lease are done."""
         del self._out[lease.number]
+
+    def give_back(self, lease: Lease, done: int) -> None:
+        """Only the first ``done`` batches of the lease are done; the others are leased again."""
+        self.finish(lease)
         if done < lease.batches:
             self._free = self._within_groups([*self._free, range(lease.begin + done, lease.end)])
             if lease.worker in self._following:
@@ -145,7 +149,7 @@ class LeaseBook:
         self._following.pop(worker, None)
         self._ahead.pop(worker, None)
 
-    def _plan(self, left: Sequence[Sequence[int]] | None = None) -> None:
+    def _plan(self, left: Sequence[Sequence[int]] | None) -> None:
         self._groups = self.order.groups(self.epoch)
         sizes = [sum(piece.count for piece in group) for group in self._groups]
         records = sum(sizes)
@@ -159,10 +163,8 @@ class LeaseBook:
         self._windows: dict[int, list[int]] = {}
         self._following = dict.fromkeys(self._following, -1)
         self._ahead = {}
-        whole = [(0, self._begins[-1])]
-        self._free = self._within_groups(
-            [range(*each) for each in (whole if left is None else left)]
-        )
+        left = [(0, self._begins[-1])] if left is None else left
+        self._free = self._within_groups([range(*each) for each in left])
 
     def _within_groups(self, ranges: list[range]) -> list[range]:
         """The ranges in their order, as few as possible of which none crosses a group's border."""
