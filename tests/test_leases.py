@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,11 @@ from aerotrain.training.input.shuffle_windows import (
 )
 
 
-def shards_of(*sizes: int, each: int = 42) -> list[Shard]:
-    return [
-        Shard(file=f"train-{number:05d}", records=size, bytes=each * size, sha256="")
+def shards_of(*sizes: int) -> tuple[Shard, ...]:
+    return tuple(
+        Shard(file=f"train-{number:05d}", records=size, bytes=42 * size, sha256="")
         for number, size in enumerate(sizes)
-    ]
+    )
 
 
 #: Splits of one window, of some and of many groups, with shards smaller than a batch, and limits.
@@ -64,6 +65,10 @@ ORDERS = {
 }
 
 
+#: The position of a book at the begin of a training.
+BEGIN = {"epoch": 0}
+
+
 def order_of(sizes: tuple[int, ...], **options: int) -> Order:
     return Order(shards=shards_of(*sizes), seed=3, **options)
 
@@ -73,6 +78,7 @@ def any_order(request: pytest.FixtureRequest) -> Order:
     return order_of(**ORDERS[request.param])
 
 
+@cache
 def keys_of(order: Order, window: int) -> list[tuple[str, int]]:
     """The records of a window, shuffled in some way that its seed determines."""
     found = {each.seed[1]: each for each in order.group(window)}[window]
@@ -101,7 +107,7 @@ def read(order: Order, lease: Lease) -> list[list[tuple[str, int]]]:
 
 def epoch_alone(order: Order, epoch: int, **options: bool) -> dict[int, list[tuple[str, int]]]:
     """The batches of an epoch by their number, as a single worker reads them."""
-    book, batches = LeaseBook(order, epoch=epoch, **options), {}
+    book, batches = LeaseBook(order, {"epoch": epoch}, **options), {}
     while lease := book.take(0, 1000):
         batches |= dict(enumerate(read(order, lease), lease.begin))
         book.finish(lease)
@@ -149,7 +155,7 @@ def test_a_split_of_one_window_is_one_group_in_the_order_of_one_device() -> None
 def test_each_batch_of_each_epoch_is_done_once_whatever_happens(order: Order, seed: int) -> None:
     """Workers join, leave, fail in the middle of a lease, and the chief restarts."""
     chance = random.Random(seed)
-    book, out, workers, done = LeaseBook(order), [], {0, 1}, []
+    book, out, workers, done = LeaseBook(order, BEGIN), [], {0, 1}, []
     for epoch in range(3):
         expected = epoch_alone(order, epoch)
         batches: dict[int, list[tuple[str, int]]] = {}
@@ -181,7 +187,7 @@ def test_each_batch_of_each_epoch_is_done_once_whatever_happens(order: Order, se
                 book.leave(worker)
             elif event < 0.92:  # what is leased is not done
                 saved = json.loads(json.dumps(book.to_dict()))
-                book, out = LeaseBook.from_dict(order, saved), []
+                book, out = LeaseBook(order, saved), []
                 assert book.to_dict() == saved
         assert batches == expected
         done += [key for batch in batches.values() for key in batch]
@@ -189,9 +195,9 @@ def test_each_batch_of_each_epoch_is_done_once_whatever_happens(order: Order, se
     assert set(Counter(done).values()) == {3}
 
 
-def test_a_book_without_a_record_of_leases_continues_after_the_steps_that_were_done() -> None:
+def test_a_lease_is_of_what_is_left() -> None:
     order = order_of(**ORDERS["one window"])  # 9 steps per epoch
-    book = LeaseBook.after(order, 9 + 7, 9)
+    book = LeaseBook(order, {"epoch": 1, "left": [[7, 9]]})
     lease = book.take(0, 1)
     assert lease is not None
     assert (lease.epoch, lease.begin, lease.end) == (1, 7, 8)
@@ -200,7 +206,7 @@ def test_a_book_without_a_record_of_leases_continues_after_the_steps_that_were_d
 
 def speeds(order: Order, *pace: int, most: int = 4) -> tuple[dict[int, list[Lease]], float]:
     """The leases of an epoch of workers that do that many batches in a second, and its seconds."""
-    book, now = LeaseBook(order, epoch=1), 0.0
+    book, now = LeaseBook(order, {"epoch": 1}), 0.0
     leases: dict[int, list[Lease]] = {worker: [] for worker in range(len(pace))}
     busy: dict[int, tuple[float, Lease]] = {}
     while not book.has_ended:
@@ -236,7 +242,7 @@ def test_a_worker_downloads_few_groups_and_reads_what_is_in_a_row() -> None:
 
 
 def test_a_worker_that_helps_begins_in_the_middle_of_what_another_has_left() -> None:
-    book = LeaseBook(order_of(sizes=(130,), batch_size=13))
+    book = LeaseBook(order_of(sizes=(130,), batch_size=13), BEGIN)
     taken = [book.take(worker, 1) for worker in (0, 1, 0, 1)]
     assert [each.begin for each in taken if each] == [0, 5, 1, 6]
 
@@ -341,7 +347,7 @@ def test_workers_read_each_key_once_an_epoch_over_leases_that_end_and_are_given_
         window_bytes=10 * shards[0].bytes // 12,
         shard_cache_bytes=4 * max(shard.bytes for shard in shards),
     )
-    book, chance = LeaseBook(order), random.Random(0)
+    book, chance = LeaseBook(order, BEGIN), random.Random(0)
     keys: Counter[int] = Counter()
     with readers(store, order, 2, pieces=pieces) as workers:
         for _ in range(2):
@@ -371,7 +377,7 @@ def test_workers_read_each_key_once_an_epoch_over_leases_that_end_and_are_given_
 
 @pytest.mark.process
 def test_batches_of_input_replicas_get_the_numbers_of_leases() -> None:
-    book = LeaseBook(order_of(**ORDERS["groups"]))
+    book = LeaseBook(order_of(**ORDERS["groups"]), BEGIN)
     leases = [book.take(0, size) for size in (3, 1, 5)]
     rows = [row for lease in leases if lease for row in lease.rows()]
     send_lease("numbers", tf.zeros([0, PART], tf.int64))
@@ -388,7 +394,7 @@ def test_a_worker_downloads_only_groups_in_which_it_reads_and_the_next_one_ahead
     order = Order(shards=written(store, [10] * 40, 0), seed=1, batch_size=8, window_bytes=200)
     files = [{piece.shard.file for piece in group} for group in order.groups(0)]
     assert len(files) == 6
-    book = LeaseBook(order)
+    book = LeaseBook(order, BEGIN)
     groups: list[list[int | None]] = [[], []]
 
     def read(number: int) -> None:

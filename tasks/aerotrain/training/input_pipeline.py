@@ -204,13 +204,13 @@ class InputPipeline:
 
         return pieces
 
-    def book(self, step: int, saved: Mapping[str, Any] | None) -> LeaseBook:
-        """The leases of a training after ``step`` steps, as a checkpoint has ``saved`` them."""
+    def book(self, step: int, position: Mapping[str, Any] | None) -> LeaseBook:
+        """The leases from that position on, or those that follow the first ``step`` steps."""
+        if position is None:
+            epoch, done = self.schedule.position(step)
+            position = {"epoch": epoch, "left": [[done, self.schedule.steps_per_epoch]]}
         order = Order.of(self.arguments, self.split.shards, leased=True)
-        drop = self.arguments.drop_remainder
-        if saved is not None:
-            return LeaseBook.from_dict(order, saved, drop_remainder=drop)
-        return LeaseBook.after(order, step, self.schedule.steps_per_epoch, drop_remainder=drop)
+        return LeaseBook(order, position, drop_remainder=self.arguments.drop_remainder)
 
     def leased(self, queue: str, step: int) -> tf.data.Dataset:
         """For the worker that runs this: the batches of the leases that it gets by ``queue``.

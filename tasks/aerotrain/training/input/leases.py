@@ -7,10 +7,10 @@ more. What a worker does not finish is given back, and leased again.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
 from itertools import accumulate, count, pairwise
-from typing import Any, Self
+from typing import Any
 
 from aerotrain.training.input.order import Order, number_of
 
@@ -61,18 +61,19 @@ class Lease:
 class LeaseBook:
     """The leases of one epoch after another; only one thread at a time may use it.
 
-    It begins with those batches of ``epoch`` that are ``left``, or with all of them.
+    It begins with what ``to_dict`` of an earlier one has returned: an epoch, and the batches that
+    are left of it, if not all of them.
     """
 
     order: Order
+    begin: InitVar[Mapping[str, Any]]
     _: KW_ONLY
     drop_remainder: bool = False
-    epoch: int = 0
-    left: InitVar[list[range] | None] = None
 
-    def __post_init__(self, left: list[range] | None) -> None:
+    def __post_init__(self, begin: Mapping[str, Any]) -> None:
         assert self.order.batch_size is not None, "only whole batches can be leased"
         self._batch_size = self.order.batch_size
+        self.epoch: int = begin["epoch"]
         self._numbers = count(1)
         self._out: dict[int, Lease] = {}
         #: The batches that are neither leased nor done.
@@ -81,19 +82,7 @@ class LeaseBook:
         self._following: dict[int, int] = {}
         #: The group in which a worker is to continue after its own.
         self._ahead: dict[int, int] = {}
-        self._plan(left)
-
-    @classmethod
-    def after(cls, order: Order, step: int, steps_per_epoch: int, **options: Any) -> Self:
-        """The book of a training of which nothing is known but that it did ``step`` steps."""
-        epoch, done = divmod(step, steps_per_epoch)
-        return cls(order, epoch=epoch, left=[range(done, steps_per_epoch)], **options)
-
-    @classmethod
-    def from_dict(cls, order: Order, data: Mapping[str, Any], **options: Any) -> Self:
-        """The book that ``to_dict`` has described, of the same order."""
-        left = [range(*each) for each in data["left"]]
-        return cls(order, epoch=data["epoch"], left=left, **options)
+        self._plan(begin.get("left"))
 
     def to_dict(self) -> dict[str, Any]:
         """The epoch and what is left of it, as JSON; what is leased is not done."""
@@ -160,7 +149,7 @@ class LeaseBook:
         self._following.pop(worker, None)
         self._ahead.pop(worker, None)
 
-    def _plan(self, left: list[range] | None) -> None:
+    def _plan(self, left: Sequence[Sequence[int]] | None) -> None:
         self._groups = self.order.groups(self.epoch)
         sizes = [sum(piece.count for piece in group) for group in self._groups]
         records = sum(sizes)
@@ -174,7 +163,8 @@ class LeaseBook:
         self._windows: dict[int, list[int]] = {}
         self._following = dict.fromkeys(self._following, -1)
         self._ahead = {}
-        self._free = self._within_groups([range(self._begins[-1])] if left is None else left)
+        left = [(0, self._begins[-1])] if left is None else left
+        self._free = self._within_groups([range(*each) for each in left])
 
     def _within_groups(self, ranges: list[range]) -> list[range]:
         """The ranges in their order, as few as possible of which none crosses a group's border."""
