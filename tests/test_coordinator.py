@@ -1,9 +1,11 @@
 """Workers of a training with parameter servers that come, leave, and are lost."""
 
+import os
 import re
 import signal
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -78,3 +80,40 @@ def test_a_chief_that_is_preempted_and_restarted_trains_each_record_once(keyed: 
         said += processes["chief"].communicate(timeout=120)[0]
         assert processes["chief"].returncode == ExitCode.OK, said
     assert counted(said) == [(epoch, 0, 0) for epoch in range(1, 13)]
+
+
+def test_a_slow_worker_is_named_gets_fewer_batches_and_is_replaced_if_asked(
+    keyed: Pipeline,
+) -> None:
+    with training(keyed, "slow", 1000, stragglers="replace") as processes:
+        said = read_until(processes["chief"], "epoch 2 of")
+        slow = processes["worker-1"]
+        with slowed(slow.pid):
+            said += read_until(processes["chief"], "warning: worker-1 is slow: a step takes")
+            assert slow.wait(60) == ExitCode.TERMINATED
+        processes["chief"].send_signal(signal.SIGTERM)
+        said += processes["chief"].communicate(timeout=120)[0]
+        assert processes["chief"].returncode == ExitCode.TERMINATED, said
+    assert [each for each in counted(said) if each[1:] != (0, 0)] == []
+
+
+@contextmanager
+def slowed(pid: int) -> Iterator[None]:
+    """A scope in which a process only runs for a fifth of the time."""
+    ends = threading.Event()
+
+    def work() -> None:
+        with suppress(ProcessLookupError):
+            while not ends.is_set():
+                os.kill(pid, signal.SIGSTOP)
+                ends.wait(0.08)
+                os.kill(pid, signal.SIGCONT)
+                ends.wait(0.02)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()

@@ -16,6 +16,7 @@ DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 STEPS_PER_EXECUTION = 50
 
 #: How workers all-reduce: TensorFlow's choice, a ring over gRPC, or NVIDIA's library.
+STRAGGLERS = ("report", "replace")
 UPDATES = ("asynchronous", "synchronous")
 COMMUNICATIONS = ("auto", "ring", "nccl")
 
@@ -221,6 +222,16 @@ class TrainArguments(Validated):
         strategy="parameter_server",
         section=Section.TRAINING,
         choices=UPDATES,
+    )
+    stragglers: str = option(
+        STRAGGLERS[0],
+        title="Slow workers",
+        help="What happens to a worker whose steps take much longer than those of the others: it "
+        "is named in the log and gets fewer batches, or another process takes its place, on "
+        "another node if possible.",
+        strategy="parameter_server",
+        section=Section.RECOVERY,
+        choices=STRAGGLERS,
     )
     replicas_to_aggregate: int | None = option(
         None,

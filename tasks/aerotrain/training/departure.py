@@ -22,8 +22,13 @@ def prepare(replica: Replica) -> None:
     replica.notice.promise()
 
 
+def is_due(replica: Replica) -> bool:
+    """Whether this worker was preempted, or asked to leave."""
+    return replica.notice.given() or (replica.scratch / _LEAVING).exists()
+
+
 def leave(replica: Replica) -> None:
-    """Wait until the chief has what this preempted worker has done.
+    """Wait until the chief has what this worker has done.
 
     Raises:
         Preempted: at once, if the chief has not released it within its grace period.
@@ -40,6 +45,11 @@ def is_leaving(step: tf.Tensor) -> tf.Tensor:
     # The name depends on the step; otherwise TensorFlow would look for the file only once.
     name = tf.gather([_LEAVING, _LEAVING], tf.minimum(step, 1))
     return tf.size(tf.io.matching_files(name)) > 0
+
+
+def ask_to_leave() -> None:
+    """Ask the worker to leave whose operations run here."""
+    tf.io.write_file(_LEAVING, "")
 
 
 def release() -> None:

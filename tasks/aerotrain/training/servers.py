@@ -64,7 +64,7 @@ def serve(replica: Replica) -> None:
             _join(server, cache)
         departure.prepare(replica)
         while cache is None or cache.failure is None:
-            if replica.notice.given():
+            if departure.is_due(replica):
                 departure.leave(replica)
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         raise cache.failure
