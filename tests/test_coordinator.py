@@ -1,14 +1,14 @@
 """Workers of a training with parameter servers that come, leave, and are lost."""
 
-import os
 import re
 import signal
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from benchmarks.elastic import slowed
+from benchmarks.workloads import MODELS
 
 from aerotrain.contract.errors import ExitCode
 from aerotrain.standalone import prepare
@@ -21,10 +21,12 @@ STEPS = 400
 
 
 @pytest.fixture(scope="module")
-def keyed(models: None, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
     empty = Pipeline(tmp_path_factory.mktemp("keyed"), data="")
-    data = prepare(empty.store, empty.folder / "prepare", "keyed", splits={"train": 1.0})
-    return replace(empty, data=data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(MODELS))
+        data = prepare(empty.store, empty.folder / "prepare", "keyed", splits={"train": 1.0})
+        yield replace(empty, data=data)
 
 
 @contextmanager
@@ -32,7 +34,7 @@ def training(
     keyed: Pipeline, run: str, epochs: int, **more: object
 ) -> Iterator[dict[str, Process]]:
     arguments = {"model": "keyed", "batch_size": BATCH, "steps_per_execution": 20, **more}
-    with keyed.cluster(run, epochs=epochs, **arguments) as processes:
+    with keyed.cluster(run, epochs=epochs, code=MODELS, **arguments) as processes:
         yield processes
 
 
@@ -95,25 +97,3 @@ def test_a_slow_worker_is_named_gets_fewer_batches_and_is_replaced_if_asked(
         said += processes["chief"].communicate(timeout=120)[0]
         assert processes["chief"].returncode == ExitCode.TERMINATED, said
     assert [each for each in counted(said) if each[1:] != (0, 0)] == []
-
-
-@contextmanager
-def slowed(pid: int) -> Iterator[None]:
-    """A scope in which a process only runs for a fifth of the time."""
-    ends = threading.Event()
-
-    def work() -> None:
-        with suppress(ProcessLookupError):
-            while not ends.is_set():
-                os.kill(pid, signal.SIGSTOP)
-                ends.wait(0.08)
-                os.kill(pid, signal.SIGCONT)
-                ends.wait(0.02)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        ends.set()
-        thread.join()

@@ -204,6 +204,8 @@ class Coordinator:
             self._waiting -= workers
             self._connected = set(there) | workers
             self.changed.notify_all()
+        for each in sorted(workers):
+            print(f"{_name(each)} takes part", flush=True)
 
     def _do_next(self, worker: int, prepared: Any) -> bool:
         """Do the next piece of work; False if the worker is about to leave, or this is closed."""
