@@ -148,8 +148,8 @@ def test_a_result_with_a_reason_to_skip_skips_the_task(
         ("misspelt_argument", {}, "has no field 'eppochs', did you mean 'epochs'?"),
         (
             "well_described",
-            {"strategy": "parameter_server", "workers": 3},
-            "2 shards cannot be shared by 3 readers",
+            {"strategy": "one_device", "data_workers": 3},
+            "2 shards cannot be shared by 3 data workers",
         ),
         (
             "misspelt_metric",

@@ -182,7 +182,7 @@ class Job(Validated):
 
     @property
     def reader(self) -> Role:
-        """The role whose replicas each read their own shards, if the job has any."""
+        """The role whose replicas read shards for graphs of the chief, if the job has any."""
         return Role.INPUT if self.count(Role.INPUT) else Role.WORKER
 
     @property

@@ -4,14 +4,23 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
+from uuid import uuid4
 
 import numpy as np
 import tensorflow as tf
 
+from aerotrain.contract.errors import counted
+from aerotrain.contract.replicas import ReplicaName, Role
+from aerotrain.contract.training import TrainArguments
 from aerotrain.training.context import StrategyDistribution
+from aerotrain.training.coordinator import Coordinator, ServedDistribution
+from aerotrain.training.departure import ask_to_leave, is_leaving, release
+from aerotrain.training.input.leases import Lease
+from aerotrain.training.input.shuffle_windows import PART, next_of, send_lease
+from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.steps.state import LayerState, MetricState, MetricValues, kept_by_layers
 from aerotrain.training.steps.step import StepResult, read_after, unmeasured
@@ -22,8 +31,9 @@ from aerotrain.training.steps.step import StepResult, read_after, unmeasured
 UNROLLED = 5
 FEW_WEIGHTS = 40
 
-#: Seconds until the values of a failed worker are fetched again.
-_ASK_AGAIN = 0.05
+#: What is sent to a worker for an execution: the rows of leases, and the number of the lease that
+#: it runs, of the batches of that, and of the worker.
+_LEASES = (tf.TensorSpec([None, PART], tf.int64), *[tf.TensorSpec([], tf.int64)] * 3)
 
 #: Seconds that an execution may take where ``steps_per_execution`` is not set. Between two of them
 #: progress is reported, a preemption is noticed, and checkpoints are saved.
@@ -76,6 +86,12 @@ class ExecutionSize:
         self._adapts = adapts
         self.steps = 1 if adapts else most
 
+    @classmethod
+    def of(cls, arguments: TrainArguments, *, adapts: bool = True) -> Self:
+        """The size by the arguments of a training, which adapts unless they say it."""
+        own = arguments.steps_per_execution is None
+        return cls(arguments.steps_of_execution, adapts=adapts and own)
+
     def measured(self, seconds: float) -> None:
         """Take note of the seconds that a step takes; 0 if that is unknown."""
         if self._adapts and seconds:
@@ -107,8 +123,22 @@ class StepRunner(ABC):
         this replica.
         """
 
+    def comes_to_rest(self) -> bool:
+        """Whether no step is in flight, so that the variables can be saved.
+
+        If some are, ``run`` starts no more, until this was true after one of its results.
+        """
+        return True
+
     def wait_until_idle(self) -> None:  # noqa: B027 -- most executions return when they are done
-        """Wait until no step is in flight, so that the variables can be saved."""
+        """Wait until no step is in flight; results that ``run`` has not yielded are dropped."""
+
+    def position(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the order of batches, besides the number of steps."""
+        return {}
+
+    def restore(self, position: Mapping[str, Any]) -> None:  # noqa: B027
+        """Continue after what ``position`` has returned; it is empty without a checkpoint."""
 
     def close(self) -> None:  # noqa: B027 -- most data sets are released with the runner
         """Release the data set; no further step is run."""
@@ -140,7 +170,7 @@ class LocalStepRunner(StepRunner):
         if self._exchanges:
             self._execute = _replicated_execution(strategy, step, self._has_peers)
         else:
-            self._execute = _execution(strategy, step, clock=unmeasured)
+            self._execute = _execution(strategy, step, unmeasured)
         self._zero = step.metrics.zero
         self._traces = True
         self._batches = iter(dataset)
@@ -193,83 +223,183 @@ class LocalStepRunner(StepRunner):
         threading.Thread(target=last.clear, name="release", daemon=True).start()
 
 
-class CoordinatorStepRunner(StepRunner):
-    """Schedules closures of up to ``per_execution`` steps on free workers; fewer if it ``adapts``.
+@dataclass(frozen=True)
+class _Result:
+    """Steps that a worker has done; of those that it was lost with, the sums are unknown."""
 
-    ``make_dataset`` is traced here and runs on each worker, which must have its own input.
+    steps: int
+    sums: MetricValues | None = None
+    spent: Spent | None = None
+
+
+class CoordinatorStepRunner(StepRunner):
+    """Leases batches to workers, in executions that are as long as the arguments say.
+
+    Where they adapt, each worker's speed decides. ``start`` is the number of steps done, to which
+    ``counter`` adds those in flight.
     """
 
     def __init__(
         self,
-        distribution: StrategyDistribution,
+        distribution: ServedDistribution,
         step: Step,
-        make_dataset: Callable[[], tf.data.Dataset],
-        per_execution: int,
-        workers: int,
-        *,
-        adapts: bool = False,
+        counter: tf.Variable,
+        pipeline: InputPipeline,
+        start: int,
     ) -> None:
-        tensorflow2.fetch_by_copies()
-        strategy = distribution.strategy
-        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        weights = step.metrics.model.trainable_weights
-        unrolled = UNROLLED if len(weights) <= FEW_WEIGHTS else 1
-        self._execute = _execution(strategy, step, unrolled)
+        workers = len(distribution.cluster[Role.WORKER])
         self._zero = step.metrics.zero
-        self._begin = [_here(each) for each in self._zero]
+        self._counter, self._done = counter, start
+        self._pipeline, self._book = pipeline, pipeline.book(start, None)
+        self._left = 0  # steps that workers may take now
+        self._results: deque[_Result] = deque()
+        self._holds = False
+        self._sizes = [ExecutionSize.of(pipeline.arguments) for _ in range(workers)]
+        #: Steps that each worker has begun: what the ps know, and what is known here.
+        with tf.device(counter.device):
+            self._progress = tf.Variable(np.zeros(workers, np.int64), trainable=False)
+        self._begun = [0] * workers
+        self._replaced: set[int] = set()
+        #: The number of the last lease that was sent to each worker.
+        self._sent = [-1] * workers
+        self._begin = [here(each) for each in self._zero]
+        # Of its own, because workers still have the queue of an earlier chief.
+        queue = uuid4().hex
         # AutoGraph would rewrite all functions that make the data set, which takes two seconds in
         # each restart of the chief. It still rewrites the user's.
-        make = tf.autograph.experimental.do_not_convert(make_dataset)
-        self._batches = iter(self._coordinator.create_per_worker_dataset(make))
-        self._size = ExecutionSize(per_execution, adapts=adapts)
-        self._workers = workers
+        make = tf.function(lambda: iter(pipeline.leased(queue, start)), autograph=False)
+        self._make = make.get_concrete_function()
+        weights = step.metrics.model.trainable_weights
+        self._execute = _leased_execution(
+            distribution.strategy,
+            step,
+            UNROLLED if len(weights) <= FEW_WEIGHTS else 1,
+            self._progress,
+            queue,
+        ).get_concrete_function(self._make.structured_outputs, *_LEASES, self._begin)
+        self._coordinator = Coordinator(distribution, self, self._prepare, self._run)
 
     def run(
         self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
     ) -> Iterator[StepsRun]:
         sums = self._zero if sums is None else sums
-        done = 0
-        sizes = shares(steps, self._workers, lambda: self._size.steps)
-        for size, value in self._in_flight(sizes):
-            added, times = self._fetch(value)
-            sums = [sum_ + more for sum_, more in zip(sums, added, strict=True)]
-            done += size
-            waiting, computing, seconds = (float(each) for each in times)
-            self._size.measured(seconds / size)
-            worker = tensorflow2.worker_of(value)
-            spent = Spent(size, seconds, waiting, computing or None, worker) if seconds else None
-            yield StepsRun(done, sums, is_preempted(), spent)
+        done, self._left, self._holds = 0, steps, False
+        while done < steps:
+            ran = self._next_result()
+            done += ran.steps
+            if ran.sums is not None:
+                sums = [sum_ + more for sum_, more in zip(sums, ran.sums, strict=True)]
+            if ran.steps or self._holds:
+                yield StepsRun(done, sums, is_preempted(), ran.spent)
 
-    def _in_flight(self, sizes: Iterable[int]) -> Iterator[tuple[int, Any]]:
-        """Schedule closures, two per worker: one that runs, and the next one."""
-        scheduled: deque[tuple[int, Any]] = deque()
-        for size in sizes:
-            arguments = (self._batches, _here(np.int64(size)), self._begin)
-            scheduled.append((size, self._coordinator.schedule(self._execute, args=arguments)))
-            if len(scheduled) == 2 * self._workers:
-                yield scheduled.popleft()
-        yield from scheduled
-
-    def _fetch(self, value: Any) -> Any:
-        while True:
-            try:
-                return value.fetch()
-            except tf.errors.CancelledError:
-                self._coordinator.join()  # raises the error that cancelled the others
-                raise
-            except tf.errors.OpError:
-                # The worker failed before its values were copied, and this thread noticed that
-                # before the coordinator, which has another worker repeat the closure. A permanent
-                # error is raised here.
-                self._coordinator.done()
-                time.sleep(_ASK_AGAIN)
+    def comes_to_rest(self) -> bool:
+        with self._coordinator.changed:
+            rests = self._coordinator.hold() and not self._results
+            self._holds = not rests
+        if rests:
+            self._correct_counter()
+        return rests
 
     def wait_until_idle(self) -> None:
-        self._coordinator.join()
+        self._coordinator.wait_for(self._coordinator.hold)
+        self._results.clear()
+        self._correct_counter()
+
+    def replace(self, worker: int) -> None:
+        """Let another process take the place of a worker."""
+        self._replaced.add(worker)
+
+    def close(self) -> None:
+        self._coordinator.close()
+
+    def position(self) -> dict[str, Any]:
+        return self._book.to_dict()
+
+    def restore(self, position: Mapping[str, Any]) -> None:
+        if position:
+            self._book = self._pipeline.book(self._done, position)
+
+    def take(self, worker: int) -> Lease | None:
+        if not self._left:
+            return None
+        if self._book.has_ended:
+            self._book.next_epoch()
+        piece = self._book.take(worker, min(self._left, self._sizes[worker].steps))
+        self._left -= piece.batches if piece else 0
+        return piece
+
+    def finish(self, worker: int, piece: Lease, result: Any) -> bool:
+        sums, times, steps, leaves = result
+        done = int(steps)
+        waiting, computing, seconds = (float(each) for each in times)
+        self._begun[worker] += done
+        spent = None
+        if done and seconds:
+            spent = Spent(done, seconds, waiting, computing or None, worker)
+            self._sizes[worker].measured(seconds / done)
+        self._return(piece, done)
+        self._results.append(_Result(done, sums, spent))
+        if leaves:
+            self._book.leave(worker)
+        return not leaves
+
+    def give_back(self, worker: int, pieces: Sequence[Lease], *, is_lost: bool) -> None:
+        done = 0
+        if is_lost:
+            begun = int(self._progress.numpy()[worker])
+            # Of the last one, it is unknown how much of its update has reached the ps.
+            done = max(0, begun - self._begun[worker] - 1)
+            self._begun[worker] = begun
+            self._results.append(_Result(done))
+            print(
+                f"{ReplicaName(Role.WORKER, worker)} was lost: others get its batches"
+                + (f"; the metrics leave out {counted(done, 'step')} of it" if done else ""),
+                flush=True,
+            )
+        for piece in pieces:
+            self._return(piece, done)
+            done = 0
+        if is_lost:
+            self._book.leave(worker)
+
+    def _return(self, piece: Lease, done: int) -> None:
+        """Take back what was not done of a piece."""
+        self._book.give_back(piece, done)
+        self._left += piece.batches - done
+        self._done += done
+
+    def _next_result(self) -> _Result:
+        if not self._holds:
+            self._coordinator.go_on()
+        self._coordinator.wait_for(lambda: self._results)
+        return self._results.popleft()
+
+    def _correct_counter(self) -> None:
+        """Count a step once of which a lost worker had run a part, too."""
+        if int(self._counter.numpy()) != self._done:
+            self._counter.assign(self._done)
+
+    def _prepare(self, worker: int) -> Any:
+        self._sent[worker] = -1
+        return self._make()
+
+    def _run(self, worker: int, batches: Any, own: Lease, following: Lease | None) -> Any:
+        sent = [each for each in (own, following) if each and each.number > self._sent[worker]]
+        self._sent[worker] = max(each.number for each in (*sent, own))
+        rows = np.array([row for each in sent for row in each.rows()], np.int64).reshape(-1, PART)
+        numbers = (here(np.int64(each)) for each in (own.number, own.batches, worker))
+        if worker in self._replaced:
+            self._replaced.remove(worker)
+            ask_to_leave()
+        returned = self._execute(batches, here(rows), *numbers, self._begin)
+        *result, leaves = tf.nest.map_structure(lambda each: each.numpy(), returned)
+        if leaves:
+            release()
+        return [*result, leaves]
 
 
-def _here(number: Any) -> tf.Tensor:
-    """A number as a tensor on this machine, for a closure.
+def here(number: Any) -> tf.Tensor:
+    """A number as a tensor on this machine, for a worker.
 
     TensorFlow would place it on the worker, and block all Python threads until the worker answers:
     an unresponsive worker would make the chief unresponsive, too.
@@ -278,61 +408,107 @@ def _here(number: Any) -> tf.Tensor:
         return tf.constant(number)
 
 
-def shares(steps: int, workers: int, most: Callable[[], int]) -> Iterator[int]:
-    """The sizes of the closures into which ``steps`` steps are divided.
-
-    They add up to ``steps`` exactly, and none exceeds what ``most`` returns before it. As long as
-    that is the same, they differ by at most one, so that no worker waits long for another.
-    """
-    closures = allowed = 0
-    while steps:
-        if (now := most()) != allowed:
-            closures, allowed = max(min(workers, steps), -(-steps // now)), now
-        size = -(-steps // closures)
-        yield size
-        steps, closures = steps - size, closures - 1
-
-
 def _execution(
-    strategy: tf.distribute.Strategy,
-    step: Step,
-    unrolled: int = 1,
-    clock: Callable[..., tf.Tensor] = read_after,
+    strategy: tf.distribute.Strategy, step: Step, clock: Callable[..., tf.Tensor]
 ) -> Callable[..., Any]:
     """A compiled function of (iterator, number of steps, sums) that returns the new sums.
 
     It also returns times in seconds by ``clock``, float64: of waiting for batches, of computing,
-    and the whole. The main loop runs ``unrolled`` steps per turn.
+    and the whole.
     """
-
-    # So that the step is traced once, and not for each time that it is unrolled.
-    traced = step if unrolled == 1 else tf.function(step, autograph=False)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def execute(batches: Any, steps: tf.Tensor, sums: MetricValues) -> Any:
-        def looped(many: int, *before: Any) -> Any:
-            def body(done: tf.Tensor, sums: MetricValues, parts: tf.Tensor) -> Any:
-                for _ in range(many):
-                    requested = clock(parts)
-                    batch = next(batches)
-                    waiting = clock(batch) - requested
-                    sums, computing = strategy.run(traced, args=(sums, batch))
-                    parts += tf.stack([waiting, computing])
-                return done + many, sums, parts
-
-            # One at a time: otherwise TensorFlow would start steps before earlier ones have ended.
-            return tf.while_loop(
-                lambda done, *_: done + many <= steps, body, before, parallel_iterations=1
-            )
-
-        begun = clock(steps)
-        state = (tf.zeros_like(steps), sums, tf.zeros([2], tf.float64))
-        if unrolled > 1:
-            state = looped(unrolled, *state)
-        _, sums, parts = looped(1, *state)
-        return sums, tf.concat([parts, [clock(sums) - begun]], axis=0)
+        sums, times, _ = _looped(strategy, step, lambda: next(batches), steps, sums, clock)
+        return sums, times
 
     return execute
+
+
+def _leased_execution(
+    strategy: tf.distribute.Strategy,
+    step: Step,
+    unrolled: int,
+    progress: tf.Variable,
+    queue: str,
+) -> Any:
+    """The same of one lease on a worker, after it was sent leases by ``queue``.
+
+    It adds the steps that it begins to ``progress``. It also returns how many it has done, and
+    whether the worker is about to leave, so that they are fewer.
+    """
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def execute(
+        batches: Any,
+        sent: tf.Tensor,
+        number: tf.Tensor,
+        steps: tf.Tensor,
+        worker: tf.Tensor,
+        sums: MetricValues,
+    ) -> Any:
+        def counted_step(sums: MetricValues, batch: Any) -> StepResult:
+            tf.raw_ops.ResourceScatterAdd(
+                resource=progress.handle, indices=worker, updates=tf.ones([], tf.int64)
+            )
+            return step(sums, batch)
+
+        send_lease(queue, sent)
+        # Traced once, and not for each time that it is unrolled.
+        traced = counted_step if unrolled == 1 else tf.function(counted_step, autograph=False)
+        sums, times, done = _looped(
+            strategy,
+            traced,
+            lambda: next_of(batches, number),
+            steps,
+            sums,
+            read_after,
+            unrolled,
+            lambda done: ~is_leaving(done),
+        )
+        return sums, times, done, is_leaving(done)
+
+    return execute
+
+
+def _looped(
+    strategy: tf.distribute.Strategy,
+    step: Callable[..., StepResult],
+    next_batch: Callable[[], Any],
+    steps: tf.Tensor,
+    sums: MetricValues,
+    clock: Callable[..., tf.Tensor],
+    unrolled: int = 1,
+    goes_on: Callable[[tf.Tensor], tf.Tensor] | None = None,
+) -> tuple[MetricValues, tf.Tensor, tf.Tensor]:
+    """The sums after ``steps`` steps, the times, and the number of steps that were done.
+
+    The main loop runs ``unrolled`` steps per turn, and ends where it no longer ``goes_on``.
+    """
+
+    def looped(many: int, *before: Any) -> Any:
+        def is_next(done: tf.Tensor, *_: Any) -> tf.Tensor:
+            fits = done + many <= steps
+            return fits if goes_on is None else fits & goes_on(done)
+
+        def body(done: tf.Tensor, sums: MetricValues, parts: tf.Tensor) -> Any:
+            for _ in range(many):
+                requested = clock(parts)
+                batch = next_batch()
+                waiting = clock(batch) - requested
+                sums, computing = strategy.run(step, args=(sums, batch))
+                parts += tf.stack([waiting, computing])
+            return done + many, sums, parts
+
+        # One at a time: otherwise TensorFlow would start steps before earlier ones have ended.
+        return tf.while_loop(is_next, body, before, parallel_iterations=1)
+
+    begun = clock(steps)
+    state = (tf.zeros_like(steps), sums, tf.zeros([2], tf.float64))
+    if unrolled > 1:
+        state = looped(unrolled, *state)
+    done, sums, parts = looped(1, *state)
+    return sums, tf.concat([parts, [clock(sums) - begun]], axis=0), done
 
 
 def _replicated_execution(

@@ -25,6 +25,16 @@ def check_job(job: Job, arguments: TrainArguments) -> None:
     """
     KERAS.check_supported(job.strategy, arguments)
     check_sizes(job, arguments)
+    if arguments.is_synchronous and KERAS.name != "keras":
+        raise FinalError(
+            "update='synchronous' needs the gradients of a Keras 3 model, and this is tf_keras; "
+            "choose 'asynchronous', or 'multi_worker_mirrored'"
+        )
+    if arguments.is_synchronous and job.count(Role.INPUT):
+        raise FinalError(
+            "data_workers give each worker whatever batch is ready, and update='synchronous' needs "
+            "parts of one batch; leave data_workers out, or choose 'asynchronous'"
+        )
     if arguments.deterministic:
         check_deterministic(job)
 
