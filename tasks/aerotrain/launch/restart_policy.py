@@ -26,7 +26,7 @@ _KEPT = 8
 #: The characters kept of the reason of an older event, and those by which reasons are compared.
 _REASON = 200
 
-#: Those that are kept of each reason that is not compared, where replicas are many.
+#: Those that are kept of the reason of each failure that is not compared, of many replicas.
 _CUT = 40
 
 #: The failure kinds for which the cluster, and not the replica, is the cause.
@@ -94,13 +94,13 @@ def compacted(events: Sequence[Event], limit: int) -> Sequence[Event]:
     """The events in at most about ``limit`` bytes, such that the controller decides the same.
 
     If they are larger, each replica keeps its last restart and its last failures; its older
-    failures are summed up by kind. If that is not enough, because the replicas are many, this
-    leaves one of the failures that are not compared with later ones, and the begin of its reason.
+    failures are summed up by kind. If that is not enough, because the replicas are many, so are all
+    that are over and not compared with later ones, and reasons are cut.
     """
     if size_of(events) > limit:
         events = _compacted(events)
     if size_of(events) > limit:
-        events = [_cut(each) for each in _compacted(events, least=1)]
+        events = [_cut(each) for each in _compacted(events, least=0)]
     return events
 
 
@@ -116,10 +116,14 @@ def _compacted(events: Sequence[Event], least: int = _KEPT) -> list[Event]:
         resizes = [each for each in own if each.event is EventType.RESIZE]
         apart = (EventType.DETECT, EventType.RESTART, EventType.RESIZE)
         others = [each for each in own if each.event not in apart]
-        most = _KEPT if any(map(_is_compared, failures)) else least
-        kept += _summed(failures[:-most])
-        kept += [replace(each, because=each.because[:_REASON]) for each in failures[-most:-1]]
-        kept += failures[-1:] + restarts[-1:] + resizes[-_KEPT:] + others[:1] + others[1:][-_KEPT:]
+        count = restarts[-1].restarts if restarts else 0
+        is_over = all(each.restarts < count for each in failures[-1:])
+        most = _KEPT if any(map(_is_compared, failures)) else max(least, not is_over)
+        first = max(0, len(failures) - most)
+        kept += _summed(failures[:first])
+        kept += [replace(each, because=each.because[:_REASON]) for each in failures[first:-1]]
+        kept += failures[first:][-1:] + restarts[-1:] + resizes[-_KEPT:]
+        kept += others[:1] + others[1:][-_KEPT:]
     return sorted(kept, key=lambda each: each.at)
 
 
@@ -128,10 +132,10 @@ def _is_compared(failure: Event) -> bool:
 
 
 def _cut(event: Event) -> Event:
+    if event.event is EventType.RESTART:
+        return replace(event, because="")
     is_failure = event.event is EventType.DETECT and not _is_compared(event)
-    if is_failure or event.event is EventType.RESTART:
-        return replace(event, because=event.because[:_CUT])
-    return event
+    return replace(event, because=event.because[:_CUT]) if is_failure else event
 
 
 def _summed(failures: Iterable[Event]) -> list[Event]:
