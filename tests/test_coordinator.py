@@ -2,7 +2,8 @@
 
 import re
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,7 +12,11 @@ from benchmarks.elastic import slowed
 from benchmarks.workloads import MODELS
 
 from aerotrain.contract.errors import ExitCode
+from aerotrain.contract.replicas import ReplicaSpec, Role
+from aerotrain.contract.status import State
 from aerotrain.standalone import prepare
+from aerotrain.supervisor.processes import send
+from support.live_sets import Live, replica_pid
 from support.training_fixtures import Pipeline, Process, read_until
 
 pytestmark = pytest.mark.process
@@ -97,3 +102,43 @@ def test_a_slow_worker_is_named_gets_fewer_batches_and_is_replaced_if_asked(
         said += processes["chief"].communicate(timeout=120)[0]
         assert processes["chief"].returncode == ExitCode.TERMINATED, said
     assert [each for each in counted(said) if each[1:] != (0, 0)] == []
+
+
+def test_a_chief_waits_longer_for_a_worker_than_for_a_step(keyed: Pipeline) -> None:
+    with training(keyed, "deserted", 1000, progress_timeout=5) as processes:
+        chief = processes["chief"]
+        read_until(chief, "epoch 2 of")
+        for worker in ("worker-0", "worker-1"):
+            processes[worker].kill()
+        with pytest.raises(subprocess.TimeoutExpired):
+            chief.wait(12)
+
+
+def test_a_frozen_worker_does_its_batches_although_another_one_comes_meanwhile(
+    keyed: Pipeline, watched: Callable[..., Live]
+) -> None:
+    workers = ReplicaSpec(role=Role.WORKER, count=3)
+    live = watched(
+        keyed.job(
+            "train",
+            "frozen",
+            {"model": "keyed", "data": keyed.data, "batch_size": BATCH, "epochs": 20},
+            strategy="parameter_server",
+            replicas=(ReplicaSpec(role=Role.CHIEF), workers, ReplicaSpec(role=Role.PS)),
+            code=MODELS,
+        ),
+        warm=True,
+    )
+    live.until_said("epoch 2 of", seconds=150)
+    send([replica_pid(live.handle, "worker-0")], signal.SIGKILL)
+    frozen = [replica_pid(live.handle, "worker-1")]
+    send(frozen, signal.SIGSTOP)
+    live.until_said("worker-0 serves", 2)
+    with pytest.raises(RuntimeError, match="this did not happen"):
+        live.until_more_said("worker-0 takes part", seconds=4)
+    send(frozen, signal.SIGCONT)
+    live.until_more_said("worker-0 takes part")
+    assert live.end.result(150).state is State.SUCCEEDED, live.tail()
+    epoch, lost, twice = counted("\n".join(live.said))[-1]
+    assert epoch == 20
+    assert lost + twice <= BATCH

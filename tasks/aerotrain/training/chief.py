@@ -114,7 +114,9 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
         context.distribution, context.step, context.pipeline, context.steps_done()
     )
     step_runner.restore(restored.about.get("position", {}))
-    watchdog = context.services.watchdog(context.replica, context.pipeline.is_short)
+    watchdog = context.services.watchdog(
+        context.replica, lambda: context.pipeline.is_short() or step_runner.is_alone()
+    )
     executions = loop.Executions(context, step_runner, watchdog)
     hooks = _hooks(context, step_runner)
     saving = Checkpointing(

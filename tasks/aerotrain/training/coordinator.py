@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from aerotrain.contract.environment import Cluster
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain.training.background.services import answers
+from aerotrain.training.background.services import answers, has_ended
 from aerotrain.training.context import StrategyDistribution
 from aerotrain.training.internals import tensorflow2
 
@@ -114,7 +114,7 @@ class Coordinator:
         self._error: BaseException | None = None
         for worker in range(len(self._workers)):
             threading.Thread(
-                target=self._serve, args=[worker], name=_name(worker), daemon=True
+                target=self._serve_safely, args=[worker], name=_name(worker), daemon=True
             ).start()
 
     @property
@@ -161,11 +161,19 @@ class Coordinator:
             self._is_closed = True
             self.changed.notify_all()
 
+    def _serve_safely(self, worker: int) -> None:
+        try:
+            self._serve(worker)
+        except BaseException as error:  # noqa: BLE001 -- raised in the main thread
+            self._fail(error)
+
     def _serve(self, worker: int) -> None:
         """Let one server after another at the worker's address do work."""
         address, failures = self._workers[worker], 0
         while not self._is_closed:
             if not answers(address):
+                with self.changed:
+                    self._connected.discard(worker)
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
                 continue
             try:
@@ -177,11 +185,10 @@ class Coordinator:
                         failures = 0
                 while not self._is_closed and answers(address):  # it is about to leave
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
-            except BaseException as error:  # noqa: BLE001 -- raised in the main thread
+            except tf.errors.OpError as error:
                 failures += 1
                 if not self._is_lost(worker, error, failures):
-                    self._fail(error)
-                    return
+                    raise
                 self._lose(worker)
 
     def _wait_until_connected(self, worker: int) -> None:
@@ -195,10 +202,17 @@ class Coordinator:
             self.changed.wait_for(lambda: worker in self._connected or self._is_closed)
 
     def _connect(self, workers: frozenset[int]) -> None:
-        """Connect to these workers. TensorFlow would wait for others that have gone meanwhile."""
+        """Connect to these workers. TensorFlow would wait for others that have ended meanwhile.
+
+        Later, if one does not answer: left out, it would still run what others then run, too.
+        """
         with self.changed:
             known = self._connected | workers
-        there = [each for each in known if answers(self._workers[each])]
+        there = [each for each in known if not has_ended(self._workers[each])]
+        if not all(answers(self._workers[each]) for each in there):
+            return
+        with self.changed:
+            self._connected.intersection_update(there)
         tensorflow2.connect({each: self._workers[each] for each in there})
         with self.changed:
             self._waiting -= workers
@@ -233,11 +247,12 @@ class Coordinator:
             self._held[worker].append(piece)
         return piece is not None
 
-    def _is_lost(self, worker: int, error: BaseException, failures: int) -> bool:
+    def _is_lost(self, worker: int, error: tf.errors.OpError, failures: int) -> bool:
         """Whether the error is about a worker that others can stand in for."""
-        if not isinstance(error, tf.errors.OpError) or not all(map(answers, self._ps)):
+        if not all(map(answers, self._ps)):
             return False
-        if tensorflow2.is_of_lost_worker(error) or not answers(self._workers[worker]):
+        is_there = worker in self._connected and answers(self._workers[worker])
+        if not is_there or tensorflow2.is_of_lost_worker(error):
             return True
         return isinstance(error, _OF_CONNECTIONS) and failures <= _FAILURES
 

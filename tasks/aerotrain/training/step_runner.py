@@ -113,6 +113,10 @@ class StepRunner(ABC):
     #: where one trace is for all batches.
     compiles = False
 
+    def is_alone(self) -> bool:
+        """Whether steps wait for any worker to come."""
+        return False
+
     @abstractmethod
     def run(
         self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
@@ -291,6 +295,9 @@ class CoordinatorStepRunner(StepRunner):
                 sums = [sum_ + more for sum_, more in zip(sums, ran.sums, strict=True)]
             if ran.steps or self._holds:
                 yield StepsRun(done, sums, is_preempted(), ran.spent)
+
+    def is_alone(self) -> bool:
+        return not self._coordinator.workers
 
     def comes_to_rest(self) -> bool:
         with self._coordinator.changed:

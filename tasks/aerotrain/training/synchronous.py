@@ -239,6 +239,9 @@ class SynchronousStepRunner(StepRunner):
         is_present = piece.step == self._number and piece.totals is self._totals
         return is_present and piece.part not in self._results
 
+    def is_alone(self) -> bool:
+        return not self._coordinator.workers
+
     def close(self) -> None:
         self._coordinator.close()
 
