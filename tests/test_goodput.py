@@ -107,14 +107,6 @@ def test_a_training_of_one_execution_has_the_pace_of_that() -> None:
     assert (found.goodput, found.lost["start-up"]) == (pytest.approx(0.5), 10)
 
 
-def test_steps_that_two_workers_have_run_count_once() -> None:
-    again = Event(event=EventType.REWORK, at=50, step=400, times=100)
-    found, calm = goodput_of(merged(CALM, [again])), goodput_of(CALM)
-    assert found.steps_twice == 100
-    assert found.lost["rework"] == pytest.approx(10)
-    assert found.goodput == pytest.approx((calm.goodput or 0) - 10 / 90)
-
-
 #: A step takes 10 s. The one after step 3, which is saved, hangs; that after step 6 is killed, and
 #: so is, after a restart, the same one again, which ends the job.
 SLOW = [

@@ -124,10 +124,7 @@ def goodput_of(events: Sequence[Event]) -> Goodput:
     pace = _pace(trained)
     first = starts[0].first if starts else trained[0][0]
     done = max(last for _, last, _ in trained)
-    # Steps that were run on a worker that was lost and on another one; both were counted.
-    repeated = sum(each.times for each in events if each.event is EventType.REWORK)
-    twice += repeated
-    moved = min(wall, (done - first - repeated) * pace)
+    moved = min(wall, (done - first) * pace)
     # Of a start, the time of its steps counts as training.
     took = [max(0.0, each.end - each.begin - each.steps * pace) for each in starts] or [0.0]
     causes = {

@@ -26,7 +26,6 @@ class EventType(StrEnum):
     DETECT = "detect"  # a failure was observed
     RESTART = "restart"  # replicas were restarted
     RESIZE = "resize"  # the group asks for other workers than before, or goes on with others
-    REWORK = "rework"  # ``times`` steps of which another worker had run a part
     ADOPT = "adopt"  # another attempt took over the replica group
     END = "end"  # in the log of a replica group, with the state of the job as ``kind``
 

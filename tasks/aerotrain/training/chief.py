@@ -14,6 +14,7 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import TRAIN_SPLIT, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training import loop
+from aerotrain.training.asynchronous import AsynchronousStepRunner
 from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.background.writers import Interval
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
@@ -31,7 +32,7 @@ from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.error_messages import errors_translated, lost_processes_explained
 from aerotrain.training.model_manifest import ModelManifest, packages
 from aerotrain.training.starting_point import begin, started_from
-from aerotrain.training.step_runner import CoordinatorStepRunner, StepRunner
+from aerotrain.training.step_runner import StepRunner
 from aerotrain.training.strategies import ENGINES, Engine, create_model
 from aerotrain.user_code import code_of
 
@@ -182,6 +183,6 @@ def _hooks(context: TrainingContext, step_runner: StepRunner) -> list[Hook]:
             hooks.append(ValidationHook(context, callbacks))
     if context.is_chief:
         hooks.append(Report(context, step_times))
-    if isinstance(step_runner, CoordinatorStepRunner):
+    if isinstance(step_runner, AsynchronousStepRunner):
         hooks.append(Stragglers(context, step_times, step_runner))
     return [*hooks, callbacks]

@@ -14,6 +14,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
+from aerotrain.training.asynchronous import AsynchronousStepRunner
 from aerotrain.training.background.services import wait_for_answer
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.context import Distribution, StrategyDistribution
@@ -34,7 +35,7 @@ from aerotrain.training.model.checks import (
 from aerotrain.training.model.code import check_classes
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model.whole_batches import check_sharing, warn_of_layer_state
-from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
+from aerotrain.training.step_runner import LocalStepRunner, Step, StepRunner
 from aerotrain.training.steps.custom import CustomStep, ReplicatedCustomStep
 from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.steps.remote import RemoteStep
@@ -239,7 +240,7 @@ def _coordinator_step_runner(
     runner_step: Step = step
     if arguments.gradient_accumulation_steps > 1:
         runner_step = MicrobatchStep(step, replicas=1, gradient_dtype="float32", jit_compile=False)
-    return CoordinatorStepRunner(distribution, runner_step, step.counter, pipeline, start)
+    return AsynchronousStepRunner(distribution, runner_step, step.counter, pipeline, start)
 
 
 def _tpu(arguments: TrainArguments) -> Distribution:

@@ -5,10 +5,10 @@ from statistics import median_low
 
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.status import StepTime
+from aerotrain.training.asynchronous import AsynchronousStepRunner
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.hooks import Hook, TrainState
 from aerotrain.training.hooks.report import StepTimes
-from aerotrain.training.step_runner import CoordinatorStepRunner
 
 #: A replica is a straggler from this robust z-score on, as in B. Iglewicz and D. Hoaglin, How to
 #: Detect and Handle Outliers, 1993. The deviation counts as at least this share of the median:
@@ -32,7 +32,7 @@ class Stragglers(Hook):
     """Names workers that become stragglers, and replaces them if the training says so."""
 
     def __init__(
-        self, context: TrainingContext, step_times: StepTimes, step_runner: CoordinatorStepRunner
+        self, context: TrainingContext, step_times: StepTimes, step_runner: AsynchronousStepRunner
     ) -> None:
         self._replaces = context.arguments.stragglers == "replace"
         self._step_times = step_times
