@@ -244,6 +244,19 @@ QUEUED = [
             ],
             *(6, 24, 6),
         ),
+        # One worker for an hour, and suspended for another one.
+        (
+            [
+                Event(event=EventType.RESIZE, at=2 * HOUR, workers=1),
+                Event(event=EventType.RESIZE, at=3 * HOUR, workers=1, kind="suspended"),
+                Event(event=EventType.RESIZE, at=4 * HOUR, workers=2),
+                *(
+                    entry(EventType.RESTART, 4 * HOUR, replica=name)
+                    for name in ("chief", "worker-0", "worker-1", "ps-0")
+                ),
+            ],
+            *(3, 10, 3),
+        ),
     ],
 )
 def test_a_run_has_the_core_hours_of_its_replicas_while_they_ran(

@@ -7,6 +7,7 @@ from aerotrain.contract.errors import SpecError
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
+from aerotrain.launch.size import Size
 
 
 def core_hours(events: Sequence[Event], job: Job) -> dict[str, float]:
@@ -37,6 +38,10 @@ def core_hours(events: Sequence[Event], job: Job) -> dict[str, float]:
             case EventType.RESTART:
                 failed.discard(each.replica)
                 began.setdefault(each.replica, each.at)
+            case EventType.RESIZE:  # those that start then have a restart of their own
+                asked = {*map(str, Size.of(job, [each]).names())}
+                for name in began.keys() - asked:
+                    end(name, each.at)
             case EventType.END:
                 for name in [*began]:
                     end(name, each.at)
