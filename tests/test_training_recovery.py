@@ -136,6 +136,33 @@ def test_a_training_resumes_and_succeeds_whichever_of_its_processes_is_killed(
         assert 0 <= each.input + each.communication < each.seconds
 
 
+@pytest.mark.parametrize("update", ["asynchronous", "synchronous"])
+def test_a_worker_that_comes_back_has_the_lookup_tables_of_the_model_and_its_transform(
+    watched: Callable[..., Live], update: str, digits: Pipeline, tmp_path: Path
+) -> None:
+    stop_file = tmp_path / "enough"
+    arguments = {
+        "model": "tabled",
+        "hparams": {"stop_file": str(stop_file)},
+        "data": digits.data,
+        "epochs": 100_000,
+        "checkpoint_interval": 1,
+        "update": update,
+    }
+    replicas = SERVED[:3]
+    job = digits.job(
+        "train", f"tabled-{update}", arguments, strategy="parameter_server", replicas=replicas
+    )
+    live = watched(job, warm=True)
+    until_it_trains(live)
+    send([replica_pid(live.handle, "worker-1")], signal.SIGKILL)
+    live.until_more_said("worker-1 takes part", seconds=LONG)
+    until_it_trains(live)
+    stop_file.touch()
+    assert live.end.result(LONG).state is State.SUCCEEDED, "\n".join(live.said)
+    assert live.entries(EventType.RESTART) == ["worker-1"]
+
+
 @pytest.mark.parametrize(
     ("strategy", "replicas"),
     [("one_device", (CHIEF,)), ("multi_worker_mirrored", (CHIEF, ReplicaSpec(role=Role.WORKER)))],
