@@ -27,7 +27,7 @@ EXTRAS ?= tensorflow examples
 ACCELERATOR ?= cpu
 DOCKER_BUILD ?= docker build
 
-BENCHMARKS := pipeline strategies network triggerer recovery records input prepare gate serving
+BENCHMARKS := pipeline strategies network scale triggerer recovery elastic records input prepare gate serving
 
 LOCKS := requirements.lock images/training/gpu/requirements.lock images/uv-requirements.lock
 

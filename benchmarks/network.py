@@ -1,6 +1,6 @@
 """What a slow network costs: two workers that mirror, each in a network namespace of its own.
 
-The namespaces are joined by a pair of virtual interfaces that the kernel limits to a rate. Bytes
+The namespaces are joined by a switch, and the kernel limits the link of each to a rate. Bytes
 are those that the chief's interface sent, from the counters of the kernel; the worker sends as
 many. They and the steps are counted between two progress lines, after warm-up.
 """
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import Progress
@@ -43,11 +45,15 @@ MEGABITS, STEPS = 100, 60
 
 @dataclass(frozen=True)
 class Mark:
-    """The state of a training at a moment: seconds, steps, and bytes that the chief had sent."""
+    """The state of a training at a moment: seconds, steps, and what the chief had sent and used.
+
+    ``sent`` is in bytes, and ``cpu`` in seconds.
+    """
 
     seconds: float
     step: int
     sent: int
+    cpu: float
 
 
 def measure(given: Namespace, folder: Path) -> Report:
@@ -82,7 +88,7 @@ def _rates(jobs: Jobs, folder: Path, mode: str) -> dict[str, float]:
         "steps_per_execution": 5,
         **MODES[mode],
     }
-    first, *_, last = _marks(jobs.train("multi_worker_mirrored", arguments), folder)
+    first, *_, last = marks_of(jobs.train("multi_worker_mirrored", arguments), folder)
     done, seconds = last.step - first.step, last.seconds - first.seconds
     sent = last.sent - first.sent
     return {
@@ -94,18 +100,22 @@ def _rates(jobs: Jobs, folder: Path, mode: str) -> dict[str, float]:
     }
 
 
-def _marks(job: Job, folder: Path) -> list[Mark]:
-    """Train over the link; one mark for each progress line of the chief."""
-    addresses = {name: f"{_host(index)}:{PORT}" for index, name in enumerate(job.names())}
+def marks_of(job: Job, folder: Path) -> list[Mark]:
+    """Train with a link for each replica; one mark for each progress line of the chief."""
+    names = list(job.names())
+    addresses = {name: f"{_host(index)}:{PORT}" for index, name in enumerate(names)}
     counter = f"/sys/class/net/{INTERFACE}/statistics/tx_bytes"
     marks = []
-    with _namespaces() as spaces:
+    with _namespaces(len(names)) as spaces:
         within = [("ip", "netns", "exec", space) for space in spaces]
 
         def mark(line: str) -> None:
             if progress := Progress.parse(line):
                 sent = int(_run(*within[0], "cat", counter))
-                marks.append(Mark(time.monotonic(), progress.step, sent))
+                pids = _run("ip", "netns", "pids", spaces[0]).split()
+                times = [psutil.Process(int(pid)).cpu_times() for pid in pids]
+                cpu = sum(each.user + each.system for each in times)
+                marks.append(Mark(time.monotonic(), progress.step, sent, cpu))
 
         run_job(job, folder, addresses=addresses, within=within, take=mark)
     return marks
@@ -117,23 +127,26 @@ def _host(index: int) -> str:
 
 
 @contextmanager
-def _namespaces() -> Iterator[list[str]]:
-    """Two network namespaces, joined by the link."""
-    spaces = [f"aerotrain-{os.getpid()}-{index}" for index in range(2)]
+def _namespaces(count: int) -> Iterator[list[str]]:
+    """Network namespaces, each with a link to a switch that has the rate in both directions."""
+    switch, *spaces = [f"aerotrain-{os.getpid()}-{index}" for index in range(count + 1)]
     with ExitStack() as stack:
-        for space in spaces:
+        for space in (switch, *spaces):
             _run("ip", "netns", "add", space)
             stack.callback(_run, "ip", "netns", "del", space)
-        one, other = spaces
-        peer = ("peer", "name", INTERFACE, "netns", other)
-        _run("ip", "link", "add", INTERFACE, "netns", one, "type", "veth", *peer)
+        _run("ip", "-n", switch, "link", "add", "switch", "type", "bridge")
+        _run("ip", "-n", switch, "link", "set", "switch", "up")
         for index, space in enumerate(spaces):
-            ip = ("ip", "-n", space)
-            _run(*ip, "addr", "add", f"{_host(index)}/24", "dev", INTERFACE)
-            _run(*ip, "link", "set", "lo", "up")
-            _run(*ip, "link", "set", INTERFACE, "up")
+            port = f"port{index}"
+            peer = ("peer", "name", port, "netns", switch)
+            _run("ip", "link", "add", INTERFACE, "netns", space, "type", "veth", *peer)
+            _run("ip", "-n", space, "addr", "add", f"{_host(index)}/24", "dev", INTERFACE)
+            _run("ip", "-n", switch, "link", "set", port, "master", "switch")
+            for where, device in ((space, "lo"), (space, INTERFACE), (switch, port)):
+                _run("ip", "-n", where, "link", "set", device, "up")
             bucket = ("tbf", "rate", f"{MEGABITS}mbit", "burst", "256kb", "latency", "100ms")
-            _run("tc", "-n", space, "qdisc", "add", "dev", INTERFACE, "root", *bucket)
+            for where, device in ((space, INTERFACE), (switch, port)):
+                _run("tc", "-n", where, "qdisc", "add", "dev", device, "root", *bucket)
         yield spaces
 
 

@@ -3,7 +3,8 @@
 Each job has a chief, 500 workers and 2 ps. The cluster is the tests' double, in a process of its
 own, with pods that are only imagined. All triggers run in the event loop of this process, as in a
 triggerer. An event is a pod whose container ended; an action is the trigger's own event, on which
-Airflow resumes the task. In between each chief logs its progress, as in a training, and all logs
+Airflow resumes the task. One synchronous job of 1,000 workers is launched, loses 100 of them at
+once, and restarts all. In between each chief logs its progress, as in a training, and all logs
 are read.
 """
 
@@ -20,7 +21,7 @@ import time
 import urllib.request
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from typing import Any
 import psutil
 
 from aerotrain.contract.job import Job
+from aerotrain.launch import driver
+from aerotrain_airflow.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.kubernetes.lifecycle import owner_of
 from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
 from benchmarks.report import ROOT, Report, run
@@ -47,6 +50,13 @@ ENDS = (
 #: The most jobs that are ended, one after another: the deletion of 503 pods takes seconds.
 ENDED = 20
 
+_DESCRIBED = {
+    "module": "aerotrain.training.train",
+    "store": "s3://bucket/pipeline",
+    "run": "run",
+    "task": "train",
+}
+
 #: Seconds between two checks of whether the event loop responds, and between two lines of a chief.
 LOOK_EVERY, LINE_EVERY = 0.02, 5.0
 
@@ -63,7 +73,15 @@ MEANINGS = {
     "event_to_action_max": "event to action, longest, s",
     "loop_blocked_begin": "longest that the event loop was busy, at the begin, s",
     "loop_blocked_later": "longest that the event loop was busy, later, s",
+    "launch_seconds": "a job of 1,000 workers: its launch, s",
+    "restart_seconds": "the same: from the preemption of 100 until all are restarted, s",
+    "restart_cpu": "the same, s of CPU",
+    "launch_and_restart_requests": "requests for both, for each replica",
+    "loop_blocked_large": "longest that the event loop was busy meanwhile, s",
 }
+
+#: The workers of the one large job, and how many of them are preempted.
+LARGE, PREEMPTED = 1000, 100
 
 
 @dataclass
@@ -110,6 +128,7 @@ def measure(given: Namespace, _folder: Path) -> Report:
         connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": double.kubeconfig}}
         os.environ[f"AIRFLOW_CONN_{CONN_ID.upper()}"] = json.dumps(connection)
         figures = asyncio.run(_follow(double, jobs, rest))
+        figures |= asyncio.run(_large(double, LARGE // 5 if given.quick else LARGE))
     rows = [{"of": of, "is": figures[name]} for name, of in MEANINGS.items()]
     return Report(rows, {"jobs": jobs, "workers": WORKERS, **figures})
 
@@ -137,11 +156,8 @@ def _fill(double: Double, jobs: int) -> None:
     settings = PodSettings(namespace="default", image="aerotrain:1", store_secret="store")
     for number in range(jobs):
         described = {
+            **_DESCRIBED,
             "name": f"train-{number}",
-            "module": "aerotrain.training.train",
-            "store": "s3://bucket/pipeline",
-            "run": "run",
-            "task": f"train-{number}",
             "strategy": "parameter_server",
             "restarts": {"memory": 0},  # a restart by the trigger sends no event
             "replicas": [
@@ -154,16 +170,21 @@ def _fill(double: Double, jobs: int) -> None:
         double.do("create", owner=owner_of(plan, "try-1"), others=plan.others)
 
 
-async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
-    """Run the triggers of all jobs from start to end."""
+async def _followed(handle: str) -> tuple[float, Mapping[str, Any]]:
+    """Run a trigger to its event; returns the time of that, and the event."""
     from aerotrain_airflow.kubernetes.trigger import JobTrigger
 
-    async def first_event(number: int) -> tuple[float, Mapping[str, Any]]:
-        handle = f"default/train-{number}/try-1"
-        trigger = JobTrigger(handle=handle, conn_id=CONN_ID, holder="try-1")
-        async for event in trigger.run():
-            return time.monotonic(), event.payload
-        raise AssertionError("the trigger ended without an event")
+    trigger = JobTrigger(handle=handle, conn_id=CONN_ID, holder="try-1")
+    async for event in trigger.run():
+        return time.monotonic(), event.payload
+    raise AssertionError("the trigger ended without an event")
+
+
+async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
+    """Run the triggers of all jobs from start to end."""
+
+    def first_event(number: int) -> Coroutine[Any, Any, tuple[float, Mapping[str, Any]]]:
+        return _followed(f"default/train-{number}/try-1")
 
     async def watching(count: int) -> None:
         while await double.ask("watching") < count:
@@ -213,6 +234,39 @@ async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
         "loop_blocked_later": loop.take(),
         "memory_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+
+
+async def _large(double: Double, workers: int) -> dict[str, float]:
+    """Launch a synchronous job, preempt some of its workers at once, and end it once restarted."""
+    settings = PodSettings(namespace="default", image="aerotrain:1", store_secret="store")
+    backend = KubernetesBackend(settings, CONN_ID, "try-1")
+    roles = [{"role": "chief"}, {"role": "worker", "count": workers}]
+    job = {**_DESCRIBED, "name": "large", "strategy": "multi_worker_mirrored", "replicas": roles}
+    loop, first = Loop(), len(await double.ask("requests"))
+    looking = asyncio.create_task(loop.look())
+    began = time.monotonic()
+    handle = await driver.start(backend, backend.plan(Job.from_dict(job), "try-1"))
+    figures = {"launch_seconds": time.monotonic() - began}
+
+    following = asyncio.create_task(_followed(handle))
+    while not await double.ask("watching"):
+        await asyncio.sleep(0.05)
+    began, cpu = time.monotonic(), time.process_time()
+    for index in range(PREEMPTED):
+        name = f"large-worker-{index}"
+        await double.ask("become", name=name, state="exited", arguments=[143])
+    while not await double.ask("restarted", job="large", replicas=workers + 1):
+        await asyncio.sleep(0.1)
+    figures["restart_seconds"] = time.monotonic() - began
+    figures["restart_cpu"] = time.process_time() - cpu
+    asked = len(await double.ask("requests", after=first))
+    figures["launch_and_restart_requests"] = asked / (workers + 1)
+    figures["loop_blocked_large"] = loop.take()
+    looking.cancel()
+    await double.ask("become", name="large-chief-r1", state="exited", arguments=[0])
+    _, event = await following
+    assert event["ended"]["state"] == "succeeded", event
+    return figures
 
 
 async def _idle(double: Double, jobs: int, seconds: float) -> dict[str, float]:

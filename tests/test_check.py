@@ -28,6 +28,7 @@ WITH_PS = (
     ReplicaSpec(role=Role.PS),
 )
 WITH_PEERS = (ReplicaSpec(role=Role.CHIEF), ReplicaSpec(role=Role.WORKER, count=2))
+WITH_RANGE = (ReplicaSpec(role=Role.CHIEF), ReplicaSpec(role=Role.WORKER, count=3, least=1))
 DIGITS = {"source": {"kind": "python", "module": "digits"}}
 
 
@@ -98,6 +99,11 @@ def scaled(features):
         (
             {"strategy": "multi_worker_mirrored", "replicas": WITH_PEERS, "batch_size": 32},
             "32 cannot be shared by the 3 replicas of 'multi_worker_mirrored'; use 30 or 33",
+        ),
+        (
+            {"strategy": "multi_worker_mirrored", "replicas": WITH_RANGE, "batch_size": 33},
+            "33 cannot be shared by the chief and 1 or 3 workers, which workers=1..3 may become; "
+            "use 36",
         ),
         ({"model": "uncompiled"}, "returned is not compiled; call model.compile"),
         ({"model": "nameless"}, "no function build_model.*did you mean 'build_modle'"),

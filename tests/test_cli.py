@@ -34,7 +34,6 @@ TRAIN = ["train", "--model", "m", "--data", "file:///data", "--store", "file:///
         ([*TRAIN, "--epohcs", "3"], "arguments: --epohcs 3, did you mean '--epochs'?"),
         ([*TRAIN, "--strategy", "none"], "invalid choice: 'none'"),
         ([*TRAIN, "--mesh", "{"], "argument --mesh: '{' is not JSON"),
-        ([*TRAIN, "--workers", "two"], "argument --workers: 'two' is no integer; or give auto"),
         ([*TRAIN, "--learning-rate", ""], "'' is no number; or give auto"),
         ([*TRAIN, "--hparams", "{"], "argument --hparams: '{' is not JSON"),
         (["trian"], "invalid choice: 'trian'"),
@@ -54,6 +53,8 @@ def test_words_that_cannot_be_parsed_are_refused_in_one_line(words, sentence, ca
     ("words", "sentence"),
     [
         ([*TRAIN, "--epochs", "0"], "epochs must be a whole number of 1 or more, got 0"),
+        ([*TRAIN, "--workers", "two"], 'workers must be a whole number, or a range such as "2..8"'),
+        ([*TRAIN, "--workers", "3..2"], "the range '3..2' of workers ends before it begins"),
         ([*TRAIN, "--workers", "2"], "asks for 2 workers but 'one_device' is one process"),
         ([*TRAIN, "--strategy", "parameter_server", "--ps", "0"], "ask for 1 ps or more"),
         ([*TRAIN, "--progress-timeout", "0"], "progress_timeout must be a number of 5 or"),
@@ -96,7 +97,7 @@ def test_the_help_names_the_word_for_null(capsys):
     with pytest.raises(SystemExit):
         parse(["train", "--help"])
     words = " ".join(capsys.readouterr().out.split())
-    assert "the chief not counted. auto: 1 under multi_worker_mirrored, 2 under" in words
+    assert "and take others later. auto: 1 under multi_worker_mirrored, 2 under" in words
     assert "Empty: the" not in words
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aerotrain.contract.event_log import Event, EventType
-from aerotrain.contract.job import Deadlines
+from aerotrain.contract.job import Deadlines, Job
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Failure, Observation, State, observed_exit
 from aerotrain.launch.controller import Controller, Ended, GroupObservation, LastStep, Restart, Wait
@@ -30,8 +30,10 @@ def lost(
 class Group:
     """The replica group of a job at a time that the test sets, without processes."""
 
-    def __init__(self, strategy: str = "parameter_server", **budgets: int) -> None:
-        described = job(strategy, SERVED if strategy == "parameter_server" else GANG)
+    def __init__(
+        self, strategy: str = "parameter_server", of: Job | None = None, **budgets: int
+    ) -> None:
+        described = of or job(strategy, SERVED if strategy == "parameter_server" else GANG)
         self.job = replace(
             described,
             restarts=replace(described.restarts, **budgets),
@@ -336,7 +338,7 @@ def waiting(since: float) -> Observation:
     return replace(FULL, waits_since=since)
 
 
-def test_a_replica_that_misses_its_start_deadline_ends_the_job_with_failure_kind_start() -> None:
+def test_a_replica_that_misses_its_start_deadline_ends_the_job() -> None:
     of = Group()
     began = of.now
     assert of.sees(worker_1=waiting(began)) == Wait(began + 600)
@@ -348,10 +350,7 @@ def test_a_replica_that_misses_its_start_deadline_ends_the_job_with_failure_kind
         "1 of 5 replicas of job did not start within 600 s, so all were ended: "
         "worker-1 waits for a node: Insufficient cpu"
     )
-    assert [(each.replica, each.kind) for each in of.events] == [
-        ("worker-1", "start"),
-        ("", "lost"),
-    ]
+    assert [(each.event, each.kind) for each in of.events] == [("end", "lost")]
 
 
 def test_a_replica_that_is_restarted_late_has_as_long_to_start_in_a_group_of_any_age() -> None:
@@ -470,6 +469,22 @@ def test_a_log_of_any_number_of_restarts_is_bounded_without_changing_decisions()
     assert isinstance(compact, Restart)
     assert "worker-0 another crash; it is restarted (2 of 3 crashes)" in compact.because
     assert compact.counts[of.names["worker-1"]] == 102
+
+
+def test_the_log_of_a_thousand_replicas_that_are_preempted_again_and_again_is_bounded() -> None:
+    many = [{"role": "chief"}, {"role": "worker", "count": 1000}]
+    of = Group("multi_worker_mirrored", of=job("multi_worker_mirrored", many))
+    everyone = {f"worker_{index}": lost(Failure.PREEMPTED, code=143) for index in range(1000)}
+    for _ in range(4):
+        restart = of.restarts(**everyone)
+        of.events = list(compacted(of.events, limit=512 * 1024))
+        assert size_of(of.events) < 512 * 1024
+    assert len(restart.because) < 500
+    assert "; and 997 more" in restart.because
+    assert str(restart).endswith("restarting chief, worker-0, worker-1, and 998 more")
+    again = of.sees(worker_7=lost(Failure.PREEMPTED, code=143), chief=lost(Failure.TEMPORARY))
+    assert isinstance(again, Wait)
+    assert "worker-7" in of.events[-1].replica
 
 
 def test_a_repeated_error_ends_the_job_although_its_events_were_shortened() -> None:

@@ -61,10 +61,18 @@ def test_every_pipeline_imports_survives_serialization_and_has_a_form_with_secti
             assert {"title", "section", "type"} <= schema.keys(), name
 
 
-def described_job(dag: DAG, task_id: str, **params: Any) -> Job:
-    """The job of a training in a run with these params."""
+def described_job(dag: DAG, task_id: str, tries: tuple[int, int] = (1, 0), **params: Any) -> Job:
+    """The job of a training in a run with these params, at that try and of so many retries."""
     task = cast(JobOperator, dag.get_task(task_id))
-    instance = SimpleNamespace(dag_id=dag.dag_id, run_id="run", task_id=task_id, map_index=-1)
+    try_number, retries = tries
+    instance = SimpleNamespace(
+        dag_id=dag.dag_id,
+        run_id="run",
+        task_id=task_id,
+        map_index=-1,
+        try_number=try_number,
+        max_tries=retries,
+    )
     context = cast(Context, {"params": {**dag.params.dump(), **params}, "ti": instance, "dag": dag})
     known = {**task.job["arguments"], "data": "file:///what/prepare/gives"}
     job = {**task.job, "arguments": known}
@@ -105,6 +113,34 @@ def test_an_option_of_a_run_may_be_an_argument_of_one_training() -> None:
     everything = described_job(dag, "all", strategy="one_device", epochs=5)
     assert (everything.strategy, everything.arguments["epochs"]) == ("one_device", 5)
     assert everything.arguments["learning_rate"] == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("tries", "worker", "ps"),
+    [((1, 2), True, False), ((3, 2), False, False), ((1, 0), True, False)],
+)
+def test_workers_may_be_on_spot_nodes_but_at_the_last_of_several_tries(
+    tries: tuple[int, int], worker: bool, ps: bool
+) -> None:
+    with DAG("cheap", params=training_params(strategy="parameter_server")) as dag:
+        train("digits", "file:///data", spot=["worker"])
+        train("digits", "file:///data", task_id="anywhere")
+    job = described_job(dag, "train", tries)
+    assert (job.replica(Role.WORKER).spot, job.replica(Role.PS).spot) == (worker, ps)
+    assert job.replica(Role.CHIEF).spot is False
+    assert {each.spot for each in described_job(dag, "anywhere", tries).replicas} == {None}
+
+
+@pytest.mark.parametrize(
+    ("role", "sentence"),
+    [
+        ("ps", "spot names the ps, which stays on demand, because .* nodes are worker and input"),
+        ("wroker", "must be one of .*, got 'wroker', did you mean 'worker'"),
+    ],
+)
+def test_a_dag_whose_spot_names_what_others_need_is_not_loaded(role: str, sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence), DAG("cheap"):
+        train("digits", "file:///data", spot=[role])
 
 
 def test_a_dag_sets_the_environment_of_every_replica_and_options_that_the_form_lacks() -> None:

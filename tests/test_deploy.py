@@ -15,6 +15,7 @@ import yaml
 
 from aerotrain.contract.job import Job
 from aerotrain.standalone.cli import parse
+from aerotrain_airflow.kubernetes import nodes
 from aerotrain_airflow.kubernetes.access import REQUIRED, Access
 from aerotrain_airflow.kubernetes.kueue import Kueue
 from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
@@ -30,7 +31,7 @@ MANIFESTS = sorted(
 )
 
 #: Files that a team applies only if it needs them.
-OPTIONAL = {"namespace.yaml", "kueue.yaml", "pod-template.yaml"}
+OPTIONAL = {"namespace.yaml", "kueue.yaml", "nodes.yaml", "pod-template.yaml"}
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -71,6 +72,7 @@ def test_every_field_of_a_manifest_is_in_the_schema_of_kubernetes(file: Path, ve
     [
         ("role.yaml", REQUIRED),
         ("kueue.yaml", tuple(Access(*each) for each in Kueue.permissions)),
+        ("nodes.yaml", tuple(Access(*each) for each in nodes.PERMISSIONS)),
     ],
 )
 def test_the_role_grants_exactly_what_the_launcher_needs(
@@ -122,10 +124,10 @@ def test_an_inference_service_of_kserve_pulls_one_version_into_the_folder_that_i
         assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-@pytest.mark.parametrize("file", ["rolebinding.yaml", "kueue.yaml"])
+@pytest.mark.parametrize("file", ["rolebinding.yaml", "kueue.yaml", "nodes.yaml"])
 def test_every_role_and_account_that_a_binding_names_exists(file: str) -> None:
-    [binding] = [each for each in documents(file) if each["kind"] == "RoleBinding"]
-    files = ("role.yaml", "kueue.yaml")
+    [binding] = [each for each in documents(file) if each["kind"].endswith("RoleBinding")]
+    files = ("role.yaml", "kueue.yaml", "nodes.yaml")
     roles = [each for name in files for each in documents(name)]
     assert binding["roleRef"]["name"] in [each["metadata"]["name"] for each in roles]
     accounts = [each["metadata"]["name"] for each in documents("serviceaccount.yaml")]

@@ -7,7 +7,9 @@ import pytest
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.store import open_store
+from aerotrain_airflow.cost import core_hours, cost_of, price_list
 from aerotrain_airflow.goodput import goodput_of, merged, record
+from support.described_jobs import SERVED, job
 
 
 def entry(
@@ -105,14 +107,6 @@ def test_a_training_of_one_execution_has_the_pace_of_that() -> None:
     assert (found.goodput, found.lost["start-up"]) == (pytest.approx(0.5), 10)
 
 
-def test_steps_that_two_workers_have_run_count_once() -> None:
-    again = Event(event=EventType.REWORK, at=50, step=400, times=100)
-    found, calm = goodput_of(merged(CALM, [again])), goodput_of(CALM)
-    assert found.steps_twice == 100
-    assert found.lost["rework"] == pytest.approx(10)
-    assert found.goodput == pytest.approx((calm.goodput or 0) - 10 / 90)
-
-
 #: A step takes 10 s. The one after step 3, which is saved, hangs; that after step 6 is killed, and
 #: so is, after a restart, the same one again, which ends the job.
 SLOW = [
@@ -204,9 +198,10 @@ def test_a_closed_event_log_holds_events_of_launcher_chief_and_earlier_tries(
     inside = [each for each in KILLED if each.event in of_chief]
     outside = [each for each in KILLED[:-1] if each.event not in of_chief]
     store.put("events-chief.jsonl", "\n".join(each.to_json() for each in inside).encode())
-    first = record(outside, store, now=100)
+    described = job("parameter_server", SERVED)
+    first = record(outside, store, 100, described, {})
     assert first is not None
-    later = record([entry(EventType.START, 105)], store, now=110)
+    later = record([entry(EventType.START, 105)], store, 110, described, {})
     assert later is not None
     assert (later.wall, later.steps_twice, later.restarts) == (110, 100, 1)
     whole = json.loads(store.get("events.json"))
@@ -214,13 +209,87 @@ def test_a_closed_event_log_holds_events_of_launcher_chief_and_earlier_tries(
     assert len(whole["events"]) == len(KILLED) + 2
 
 
+HOUR = 3600
+
+#: A group that waits for an hour in its queue, and trains for four.
+QUEUED = [
+    entry(EventType.START, 0),
+    entry(EventType.START, HOUR, replica="chief"),
+    entry(EventType.END, 5 * HOUR),
+]
+
+
+@pytest.mark.parametrize(
+    ("more", "chief", "workers", "ps"),
+    [
+        ([], 4, 16, 4),
+        # A worker is gone for an hour, and a chief that starts again starts no other replica.
+        (
+            [
+                entry(EventType.DETECT, 2 * HOUR, replica="worker-1"),
+                entry(EventType.START, 2.5 * HOUR, replica="chief"),
+                entry(EventType.RESTART, 3 * HOUR, replica="worker-1"),
+            ],
+            *(4, 14, 4),
+        ),
+        # The next attempt, of which no event of a chief is known, never ran.
+        ([entry(EventType.START, 6 * HOUR), entry(EventType.END, 9 * HOUR)], 4, 16, 4),
+        # The next one takes two hours more, with all replicas.
+        (
+            [
+                entry(EventType.DETECT, 5 * HOUR, replica="worker-0"),
+                entry(EventType.START, 6 * HOUR),
+                entry(EventType.START, 6 * HOUR, replica="chief"),
+                entry(EventType.END, 8 * HOUR),
+            ],
+            *(6, 24, 6),
+        ),
+        # One worker for an hour, and suspended for another one.
+        (
+            [
+                Event(event=EventType.RESIZE, at=2 * HOUR, workers=1),
+                Event(event=EventType.RESIZE, at=3 * HOUR, workers=1, kind="suspended"),
+                Event(event=EventType.RESIZE, at=4 * HOUR, workers=2),
+                *(
+                    entry(EventType.RESTART, 4 * HOUR, replica=name)
+                    for name in ("chief", "worker-0", "worker-1", "ps-0")
+                ),
+            ],
+            *(3, 10, 3),
+        ),
+    ],
+)
+def test_a_run_has_the_core_hours_of_its_replicas_while_they_ran(
+    more: list[Event], chief: float, workers: float, ps: float
+) -> None:
+    replicas = [
+        {"role": "chief", "resources": {"cpu": 1}},
+        {"role": "worker", "count": 2, "resources": {"cpu": 2}},
+        {"role": "ps", "resources": {"cpu": 1}},
+    ]
+    found = core_hours(merged(QUEUED, more), job("parameter_server", replicas))
+    assert found == pytest.approx({"chief": chief, "worker": workers, "ps": ps})
+
+
+def test_a_run_has_a_cost_if_each_of_its_roles_has_a_price(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    store.put("events-chief.jsonl", QUEUED[1].to_json().encode())
+    alone = job("one_device", [{"role": "chief", "resources": {"cpu": 2}}])
+    found = record([QUEUED[0], QUEUED[2]], store, 0, alone, price_list("chief = 0.5,worker=1"))
+    assert found is not None
+    assert str(found).endswith(" in all; 8.00 core hours (chief 8.00), which cost 4.00")
+    assert json.loads(store.get("events.json"))["cost"] == 4
+    assert cost_of({"chief": 8, "ps": 1}, {"chief": 0.5}) is None
+
+
 def test_the_time_after_the_end_of_its_group_does_not_count_and_no_training_has_no_log(
     tmp_path: Path,
 ) -> None:
     store = open_store(tmp_path.as_uri())
-    assert record([entry(EventType.START, 5)], store, now=9) is None
+    described = job("one_device", [{"role": "chief"}])
+    assert record([entry(EventType.START, 5)], store, 9, described, {}) is None
     assert not list(store.list())
     group = [entry(EventType.START, 0), entry(EventType.DETECT, 3), entry(EventType.END, 10)]
-    found = record(group, store, now=40)  # when the deferred task resumes
+    found = record(group, store, 40, described, {})  # when the deferred task resumes
     assert found is not None
     assert found.wall == 10

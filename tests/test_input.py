@@ -182,7 +182,7 @@ def test_a_corrupt_shard_ends_the_reading_with_the_error_of_its_download(tmp_pat
         list(files.records())
 
 
-def test_a_worker_reads_endless_full_batches(tmp_path, shards):
+def test_an_input_replica_reads_endless_full_batches(tmp_path, shards):
     own = [shards[0], shards[2]]
     with batches_from(tmp_path, own, batch_size=6, ends=False) as endless:
         batches = list(islice(endless, 6))
@@ -365,10 +365,10 @@ def test_without_a_transform_the_feature_label_is_the_target():
         features_and_label({"image": 1})
 
 
-def test_readers_share_the_shards_and_each_shard_has_one_reader():
+def test_input_replicas_share_the_shards_and_each_shard_has_one_reader():
     shards = ["a", "b", "c", "d", "e"]
     assert [share(shards, index, 2) for index in range(2)] == [["a", "c", "e"], ["b", "d"]]
-    with pytest.raises(FinalError, match="5 shards cannot be shared by 6 readers"):
+    with pytest.raises(FinalError, match="5 shards cannot be shared by 6 data workers"):
         share(shards, 0, 6)
 
 

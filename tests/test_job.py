@@ -63,7 +63,13 @@ def test_a_job_is_equal_after_a_round_trip_through_json() -> None:
         ({"strategy": "one_device", "replicas": replicas(worker=2)}, "drop the workers"),
         ({"replicas": replicas(worker=2)}, "asks for none; ask for 1 ps or more"),
         ({"replicas": replicas(worker=0, ps=1)}, "asks for 0 workers"),
-        ({"replicas": replicas(worker="2", ps=1)}, "count of the worker must be a whole number"),
+        ({"replicas": replicas(worker="two", ps=1)}, 'a whole number, or a range such as "2..8"'),
+        ({"replicas": replicas(worker="2..", ps=1)}, "got '2..'"),
+        ({"replicas": replicas(worker="3..2", ps=1)}, 'ends before it begins; write "2..3"'),
+        (
+            {"replicas": replicas(worker="0..2", ps=1)},
+            "a range of workers begins with 1 or more, got '0..2'",
+        ),
         ({"replicas": [{"role": "chief", "count": 2}]}, "at most one chief, got 2"),
         ({"replicas": [{"role": "chief"}, {"role": "chief"}]}, "the chief more than once"),
         ({"replicas": [{"role": "worker"}, {"role": "ps"}]}, "has no chief"),
@@ -72,7 +78,7 @@ def test_a_job_is_equal_after_a_round_trip_through_json() -> None:
         ({"name": "Digits"}, "must be a DNS label: at most 63 lower-case letters"),
         ({"store": "bucket/digits"}, "store of a job must be a URL, such as s3://bucket/prefix"),
         ({"run": "../../x"}, "cannot be part of a store's key"),
-        ({"version": 4, "new": 1}, "is written in version 4"),
+        ({"version": 5, "new": 1}, "is written in version 5"),
         ({"strategi": "one_device"}, "no field 'strategi', did you mean 'strategy'?"),
         ({"deadlines": None}, "described by an object, got None"),
         ({"deadlines": {"run": 0}}, "run of 'deadlines' must be a number of seconds above 0"),
@@ -82,11 +88,11 @@ def test_a_job_is_equal_after_a_round_trip_through_json() -> None:
         ),
         ({"replicas": [{"role": "chief", "resources": {"memory": "lots"}}]}, "512Mi or 4Gi"),
         (
-            {"replicas": replicas(worker=2, ps=1), "min_workers": 3},
-            "2 workers under 'parameter_server' and may go on with min_workers=3; give it 1 to 2",
+            {"strategy": "dtensor", "replicas": replicas(worker="1..2")},
+            "only the number of workers of multi_worker_mirrored and parameter_server can change",
         ),
-        ({"replicas": replicas(worker=2, ps=1), "min_workers": 0}, "give it 1 to 2, or leave it"),
-        ({"strategy": "one_device", "replicas": replicas(), "min_workers": 1}, "; leave it out"),
+        ({"replicas": replicas(worker=2, ps="1..2")}, "asks for 1 to 2 ps"),
+        ({"strategy": "one_device", "replicas": replicas(worker="1..2")}, "drop the workers"),
         (
             {"strategy": "dtensor", "replicas": replicas(input=2, dispatcher=1)},
             "asks for 2 input but under 'dtensor' every process reads each batch; drop the input",
@@ -101,6 +107,16 @@ def test_an_invalid_job_is_refused_in_one_sentence(changes: dict[str, Any], sent
     with pytest.raises(SpecError, match=re.escape(sentence)) as refusal:
         job(**changes)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"), [("1..3", [1, 2, 3]), ("2", [2]), ("2..2", [2]), (2, [2])]
+)
+def test_the_number_of_workers_may_be_a_range(count: Any, sizes: list[int]) -> None:
+    described = job(replicas=replicas(worker=count, ps=1))
+    assert [*described.sizes] == sizes
+    assert described.count(Role.WORKER) == sizes[-1]
+    assert Job.from_json(described.to_json()) == described
 
 
 def test_a_count_of_null_means_the_default_of_the_strategy_and_zero_omits_the_role() -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -74,8 +75,9 @@ def test_restarts_are_counted_by_role_and_kind_and_the_goodput_by_cause(
         Event(event=EventType.RESTORE, at=70, step=400),
         Event(event=EventType.TRAIN, at=110, step=800, seconds=40),
     ]
-    JobMetrics(stats, "digits", "train").ended(events, goodput_of(events))
-    wait_for("ten metrics", lambda: len(server.received) == 10, 10)
+    goodput = replace(goodput_of(events), core_hours={"worker": 2.5}, cost=0.25)
+    JobMetrics(stats, "digits", "train").ended(events, goodput)
+    wait_for("twelve metrics", lambda: len(server.received) == 12, 10)
     assert "airflow.aerotrain.queue_seconds,dag_id=digits,task_id=train:4|g" in server.received
     tags = "dag_id=digits,task_id=train"
     assert server.of("airflow.aerotrain.restarts") == [
@@ -85,6 +87,10 @@ def test_restarts_are_counted_by_role_and_kind_and_the_goodput_by_cause(
     assert server.of("airflow.aerotrain.goodput")[0].startswith(
         f"airflow.aerotrain.goodput,{tags}:0.72"
     )
+    assert server.of("airflow.aerotrain.core_hours") == [
+        f"airflow.aerotrain.core_hours,{tags},role=worker:2.5|g"
+    ]
+    assert server.of("airflow.aerotrain.cost") == [f"airflow.aerotrain.cost,{tags}:0.25|g"]
     causes = [each.partition(",cause=")[2] for each in server.of("airflow.aerotrain.lost_seconds")]
     assert "recovery:10.0|g" in causes
     assert "save_stall:0|g" in causes

@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.contract.replicas import Role
 from aerotrain.contract.status import State
 from aerotrain.launch.controller import Ended
 from aerotrain.launch.launcher import Launcher
-from aerotrain.launch.restart_policy import with_fewer_workers
 from aerotrain_airflow.kubernetes.lines import LONGEST
 from support.kubernetes_worlds import ALONE, World, eventually, on_a_cluster, quota_of
 
@@ -190,24 +188,6 @@ class TestWhatCannotStart:
         assert ended.state is State.LOST
         assert "did not start within 5 s" in ended.reason
         assert "nsufficient cpu" in ended.reason
-
-    @on_a_cluster
-    def test_workers_that_no_node_has_room_for_are_omitted_by_the_next_try(
-        self, world: World
-    ) -> None:
-        launcher = world.launcher()
-        huge = {"role": "worker", "count": 3, "resources": {"cpu": 10_000}}
-        job = world.job(
-            strategy="multi_worker_mirrored",
-            replicas=[{"role": "chief"}, huge],
-            deadlines={"start": 5},
-            min_workers=1,
-        )
-        handle = launcher.start(launcher.plan(job, "try-1"))
-        watched(launcher, handle)
-        events = launcher.events(handle)
-        launcher.stop(handle)
-        assert with_fewer_workers(job, events).count(Role.WORKER) == 1
 
     @on_a_cluster
     def test_a_secret_that_does_not_exist(self, world: World) -> None:

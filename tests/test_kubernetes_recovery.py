@@ -11,17 +11,21 @@ from typing import Any
 
 import pytest
 
+from aerotrain.contract.environment import Variable
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.event_log import EventType
+from aerotrain.contract.layout import SIZE
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import State
-from aerotrain.launch import driver
+from aerotrain.launch import driver, size, wanted
+from aerotrain.launch.size import WantedSize
 from aerotrain_airflow.kubernetes import backend as backend_module
 from aerotrain_airflow.kubernetes import group as group_module
 from aerotrain_airflow.kubernetes import lifecycle, trigger
 from aerotrain_airflow.kubernetes.identity import restarts_of
 from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
 from aerotrain_airflow.kubernetes.pod import GRACE, replica_pod
+from aerotrain_airflow.kubernetes.spot import OUT_OF_SERVICE
 from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import CONN_ID, World, connection, described, eventually
@@ -67,6 +71,72 @@ def test_a_deleted_replica_is_restarted_with_those_it_needs_and_no_others(
 @pytest.fixture
 def imagined(own: KubernetesDouble) -> ImaginedGroup:
     return ImaginedGroup(own).followed()
+
+
+#: A node of its own for the worker.
+SPOT_NODE = "spot-node"
+
+
+def _on_spot_node(pod: dict[str, Any]) -> None:
+    statuses.running()(pod)
+    pod["spec"]["nodeName"] = SPOT_NODE
+
+
+def _taint(double: KubernetesDouble, key: str) -> None:
+    taints = [{"key": each, "effect": "NoSchedule"} for each in ("mine", key)]
+    double.edit("nodes", SPOT_NODE, lambda node: node["spec"].update(taints=taints))
+
+
+@pytest.fixture
+def on_spot(own: KubernetesDouble) -> ImaginedGroup:
+    own.create({"kind": "Node", "metadata": {"name": SPOT_NODE}, "spec": {}})
+    replicas = [{"role": "chief"}, {"role": "worker", "spot": True}, {"role": "ps"}]
+    states = {"worker-0": _on_spot_node}
+    return ImaginedGroup(own, states, strategy="parameter_server", replicas=replicas)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [("aws-node-termination-handler/spot-itn", "preempted"), (OUT_OF_SERVICE, "node")],
+)
+def test_a_pod_whose_node_is_about_to_leave_saves_at_once_and_restarts(
+    on_spot: ImaginedGroup, key: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    double = on_spot.followed().double
+    double.wait_for(lambda: double.watching == 2, "the watches of pods and nodes")
+    if key == OUT_OF_SERVICE:
+        double.hold("job-worker-0", on_spot.namespace)  # its end is never reported
+    _taint(double, key)
+    on_spot.until_restarted(1, "worker-0")
+    on_spot.become(statuses.exited(0))
+    assert on_spot.end().state is State.SUCCEEDED
+    said = f"worker-0 is on the node {SPOT_NODE}, which is about to leave (taint {key})"
+    assert caplog.text.count(said) == 1
+    events = on_spot.launcher.events(on_spot.handle)
+    [failure] = [each for each in events if each.event is EventType.DETECT]
+    assert (failure.replica, failure.kind, failure.node) == ("worker-0", kind, SPOT_NODE)
+    assert kind == "node" or f"and its node has the taint {key}" in failure.because
+
+
+@pytest.mark.process
+def test_without_the_permission_to_read_nodes_a_group_goes_on_as_before(
+    on_spot: ImaginedGroup,
+) -> None:
+    double = on_spot.double
+    double.deny("watch", "nodes")
+    _taint(double, OUT_OF_SERVICE)
+    on_spot.followed()
+
+    def asked() -> list[str]:
+        return [f"{each.verb} {each.resource}" for each in double.requests]
+
+    question = "create selfsubjectaccessreviews"
+    double.wait_for(lambda: asked().count(question) == 2, "the questions")
+    on_spot.become(statuses.exited(0))
+    assert on_spot.end().state is State.SUCCEEDED
+    assert not {"list nodes", "watch nodes", "delete pods"} & set(asked())
 
 
 @pytest.mark.process
@@ -201,6 +271,101 @@ def test_a_group_that_cannot_be_read_is_followed_later(
     own.fail(503, verb="get", resource="configmaps", times=5)
     imagined.followed().become(statuses.exited(0))
     assert imagined.end().state is State.SUCCEEDED
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decisions on the size of a group are made at once."""
+    monkeypatch.setattr(size, "PLACED_WITHIN", 1.0)
+    monkeypatch.setattr(size, "JOIN_TOGETHER", 0.1)
+    monkeypatch.setattr(wanted, "READ_EVERY", 0.1)
+    monkeypatch.setattr(driver, "AGAIN_AFTER", 0.1)
+
+
+ELASTIC = [{"role": "chief"}, {"role": "worker", "count": "1..3"}]
+PEERS = {"strategy": "multi_worker_mirrored", "replicas": ELASTIC}
+
+
+def absent(group: ImaginedGroup, replica: str) -> str:
+    """The workers that a replica is told not to wait for."""
+    environment = group.pod(replica)["spec"]["containers"][0]["env"]
+    return "".join(each["value"] for each in environment if each["name"] == Variable.WITHOUT)
+
+
+def until_restarted(group: ImaginedGroup, times: int) -> None:
+    for each in map(str, group.job.names()):
+        group.until_restarted(times, each)
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("quickly")
+def test_peers_begin_without_a_worker_that_no_node_takes_and_take_it_later(
+    own: KubernetesDouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    group = ImaginedGroup(own, {"worker-2": statuses.unschedulable()}, **PEERS)
+    for each in ("chief", "worker-0", "worker-1"):
+        own.imagine(f"job-{each}-r1", statuses.running(), group.namespace)
+    own.imagine("job-worker-2-r1", statuses.unschedulable(), group.namespace)
+    group.followed()
+    until_restarted(group, 1)
+    everybody = [str(name) for name in group.job.names()]
+    assert {absent(group, each) for each in everybody} == {"worker-2"}
+    for each in everybody:
+        own.imagine(f"job-{each}-r2", statuses.running(), group.namespace)
+    group.become(statuses.running(), "worker-2")
+    until_restarted(group, 2)
+    assert {absent(group, each) for each in everybody} == {""}
+    group.become(statuses.exited(0))
+    assert group.end().state is State.SUCCEEDED
+    assert "2 of 3 workers go on: worker-2 has no place" in caplog.text
+    assert "worker-2 has a place: going on with 3 of 3 workers" in caplog.text
+    events = group.launcher.events(group.handle)
+    assert not [each for each in events if each.event is EventType.DETECT]
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("quickly")
+def test_peers_begin_with_the_workers_that_a_quota_has_room_for_and_take_others_later(
+    own: KubernetesDouble,
+) -> None:
+    group = ImaginedGroup(own, quota=3, **PEERS)
+    for count in (1, 2, 3):
+        for name in group.job.names():
+            own.imagine(f"job-{name}-r{count}", statuses.running(), group.namespace)
+    group.followed()
+    group.until_restarted(1)
+    assert absent(group, "chief") == "worker-2"
+    own.edit("resourcequotas", "few", _allow_all, group.namespace)
+    group.until_restarted(2)
+    assert absent(group, "chief") == ""
+    group.become(statuses.exited(0))
+    assert group.end().state is State.SUCCEEDED
+    events = group.launcher.events(group.handle)
+    assert not [each for each in events if each.event is EventType.DETECT]
+
+
+def _allow_all(quota: dict[str, Any]) -> None:
+    quota["spec"]["hard"]["pods"] = "100"
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("quickly")
+def test_a_group_is_suspended_and_resumed_and_another_follower_knows(
+    own: KubernetesDouble,
+) -> None:
+    group = ImaginedGroup(own, **PEERS)
+    for name in group.job.names():
+        own.imagine(f"job-{name}-r1", statuses.running(), group.namespace)
+    group.store.put(SIZE, WantedSize(suspended=True).to_json())
+    group.followed()
+    own.wait_for(lambda: not own.all("pods", group.namespace), "the end of all pods")
+    group.follow()
+    assert not group.has_ended()
+    group.store.put(SIZE, WantedSize(suspended=False).to_json())
+    until_restarted(group, 1)
+    group.become(statuses.exited(0))
+    assert {each.state for each in group.ends()} == {State.SUCCEEDED}
 
 
 @pytest.mark.process

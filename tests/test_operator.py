@@ -1,6 +1,5 @@
 """The operator in a real Airflow, in this process: the end, the log and the result of a task."""
 
-import json
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -142,26 +141,6 @@ def test_a_result_with_a_reason_to_skip_skips_the_task(
     assert f"skipped: {reason}" in "".join(capfd.readouterr())
 
 
-def test_a_retry_omits_a_worker_that_could_not_be_scheduled(
-    pipelines: DagBag,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    at = datetime(2026, 1, 1, tzinfo=UTC)
-    run_id = f"manual__{at.isoformat()}"
-    left = tmp_path / "store/with_min_workers/runs" / path_segment(run_id) / "job/events.json"
-    left.parent.mkdir(parents=True)
-    no_place = {"event": "detect", "at": 1.0, "replica": "worker-1", "kind": "start"}
-    left.write_text(json.dumps({"events": [no_place]}))
-    dag = pipelines.dags["with_min_workers"]
-    run = dag.test(logical_date=at, run_after=at)
-    assert run.run_id == run_id
-    assert run.get_task_instance("job").state == "success"
-    assert "this try asks for 1 of 2 workers (min_workers=1)" in caplog.text
-    assert "starting 1 chief, 1 worker, 1 ps" in capfd.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("dag_id", "conf", "sentence"),
     [
@@ -169,8 +148,8 @@ def test_a_retry_omits_a_worker_that_could_not_be_scheduled(
         ("misspelt_argument", {}, "has no field 'eppochs', did you mean 'epochs'?"),
         (
             "well_described",
-            {"strategy": "parameter_server", "workers": 3},
-            "2 shards cannot be shared by 3 readers",
+            {"strategy": "one_device", "data_workers": 3},
+            "2 shards cannot be shared by 3 data workers",
         ),
         (
             "misspelt_metric",

@@ -1,5 +1,6 @@
 """From a job to manifests: what a platform team sees in them, and the jobs that are refused."""
 
+import json
 import os
 import re
 import subprocess
@@ -11,8 +12,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from aerotrain.contract.environment import read_cluster
 from aerotrain.contract.errors import SpecError, TerminationMessage
 from aerotrain.contract.job import Job
+from aerotrain_airflow.kubernetes.lifecycle import owner_of
 from aerotrain_airflow.kubernetes.plan import PodPlan, PodSettings, plan_pods
 from aerotrain_airflow.kubernetes.template import merge, read_template
 
@@ -106,6 +109,16 @@ def templated() -> Job:
     )
 
 
+def spot(*, last: bool = False) -> Job:
+    own = {"nodeSelector": {"pool": "cheap"}, "tolerations": [{"key": "mine"}]}
+    return job(
+        "parameter_server",
+        {"role": "chief", "spot": False},
+        {"role": "worker", "count": 2, "spot": not last, "pod": {"spec": own}},
+        {"role": "ps", "spot": False},
+    )
+
+
 #: Jobs, each with the settings of its plan.
 CASES: dict[str, tuple[Job, dict[str, Any]]] = {
     "digits": (job(), {"store_secret": "store"}),
@@ -114,6 +127,7 @@ CASES: dict[str, tuple[Job, dict[str, Any]]] = {
     "tpu": (job("tpu", {"role": "chief", "resources": {"tpu": 4}}), {}),
     "templates": (templated(), {"pod_template": PLATFORM}),
     "kueue": (job(), {"queue": "kueue:research"}),
+    "spot": (spot(), {}),
 }
 
 
@@ -188,6 +202,44 @@ def test_what_the_platform_requires_is_in_every_pod_and_a_role_adds_its_own() ->
     assert variables["OMP_NUM_THREADS"] == "1"
 
 
+def test_workers_prefer_spot_nodes_and_tolerate_their_taints_and_all_others_avoid_them() -> None:
+    labels = {
+        "cloud.google.com/gke-spot": "true",
+        "eks.amazonaws.com/capacityType": "SPOT",
+        "kubernetes.azure.com/scalesetpriority": "spot",
+        "karpenter.sh/capacity-type": "spot",
+    }
+    for name, pod in pods("spot").items():
+        affinity = pod["spec"]["affinity"]["nodeAffinity"]
+        if name.startswith("worker"):
+            *tolerated, own = pod["spec"]["tolerations"]
+            assert {each["key"]: each["value"] for each in tolerated} == labels
+            assert own == {"key": "mine"}, "what the template adds"
+            assert pod["spec"]["nodeSelector"] == {"pool": "cheap"}
+            preferred = affinity.pop("preferredDuringSchedulingIgnoredDuringExecution")
+            terms = [term for each in preferred for term in each["preference"]["matchExpressions"]]
+            assert {each["key"]: each["values"] for each in terms if each["operator"] == "In"} == {
+                key: [value] for key, value in labels.items()
+            }
+            assert affinity == {}, "a worker may run elsewhere, too"
+        else:
+            assert "tolerations" not in pod["spec"]
+            [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+            assert {
+                each["key"]: each["values"]
+                for each in term["matchExpressions"]
+                if each["operator"] == "NotIn"
+            } == {key: [value] for key, value in labels.items()}
+        assert "priorityClassName" not in pod["spec"]
+    assert "affinity" not in str(plan().pods), "a job that does not mention spot takes any node"
+
+
+def test_the_last_try_which_asks_for_no_spot_nodes_takes_over_a_group_that_may_succeed() -> None:
+    assert plan(spot(last=True)).description == plan(spot()).description
+    [_, worker, *_] = plan(spot(last=True)).pods
+    assert "NotIn" in str(worker["spec"]["affinity"])
+
+
 def test_kubernetes_restarts_no_pod_and_ends_one_without_a_follower() -> None:
     for pod in pods("digits").values():
         assert pod["spec"]["restartPolicy"] == "Never"
@@ -229,12 +281,20 @@ def test_every_replica_has_its_name_and_all_addresses_in_its_environment() -> No
     assert (env["AEROTRAIN_ROLE"]["value"], env["AEROTRAIN_INDEX"]["value"]) == ("ps", "0")
     reference = env["AEROTRAIN_CLUSTER"]["valueFrom"]["configMapKeyRef"]
     assert reference["name"] == planned.owner["metadata"]["name"]
-    host = f"{ps['spec']['hostname']}.{ps['spec']['subdomain']}:2222"
-    assert host in planned.owner["data"][reference["key"]]
+    cluster = read_cluster(planned.owner["data"][reference["key"]])
+    pods = [each["spec"] for each in planned.pods]
+    hosts = [f"{each['hostname']}.{each['subdomain']}:2222" for each in pods]
+    assert [*cluster["chief"], *cluster["worker"], *cluster["ps"]] == hosts
     assert Job.from_json(planned.owner["data"]["job.json"]) == planned.job
     [service] = [each for each in planned.others if each["kind"] == "Service"]
     assert ps["spec"]["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"].items() <= ps["metadata"]["labels"].items()
+
+
+def test_no_object_of_a_group_of_ten_thousand_replicas_is_near_its_limit() -> None:
+    planned = plan(job("parameter_server", *_roles(chief=1, worker=9_900, ps=99)))
+    sizes = [len(json.dumps(each)) for each in (owner_of(planned, "try"), *planned.others)]
+    assert max(sizes) < 32 * 1024, "of 1 MiB, of which the event log may take the half"
 
 
 def test_launches_have_the_same_description_only_if_their_job_is_the_same() -> None:
@@ -405,6 +465,10 @@ def test_a_file_that_holds_no_template_is_refused(
         read_template(file)
 
 
+def _roles(**counts: Any) -> list[dict[str, Any]]:
+    return [{"role": role, "count": count} for role, count in counts.items()]
+
+
 @pytest.mark.parametrize(
     ("changes", "settings", "sentence"),
     [
@@ -413,6 +477,11 @@ def test_a_file_that_holds_no_template_is_refused(
         ({"name": "a" * 57}, {}, "would have a name of 66 letters and 63 are allowed"),
         ({}, {"image": ""}, "no image is set for chief"),
         ({}, {"queue": "research"}, "write kueue:NAME, or nothing"),
+        (
+            {"replicas": _roles(chief=1, worker="1..2", ps=1)},
+            {"queue": "kueue:research"},
+            "asks for 1 to 2 workers, and Kueue admits groups of a fixed number",
+        ),
         ({"arguments": {"names": "x" * 200_000}}, {}, "put what is large in its arguments into"),
     ],
 )
@@ -421,10 +490,6 @@ def test_a_job_that_cannot_run_as_pods_is_refused(
 ) -> None:
     with pytest.raises(SpecError, match=re.escape(sentence)):
         plan(job(**changes), **settings)
-
-
-def _roles(**counts: int) -> list[dict[str, Any]]:
-    return [{"role": role, "count": count} for role, count in counts.items()]
 
 
 @pytest.mark.process

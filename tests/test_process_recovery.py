@@ -10,8 +10,11 @@ import pytest
 
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import EventType
+from aerotrain.contract.layout import SIZE
 from aerotrain.contract.status import State
 from aerotrain.launch.process.folder import JobFolder
+from aerotrain.launch.size import WantedSize
+from aerotrain.store import open_store
 from aerotrain.supervisor.processes import send
 from aerotrain_airflow.operators.job import JobOperator
 from support.live_sets import (
@@ -62,6 +65,25 @@ def test_a_killed_replica_is_restarted_with_those_it_needs_and_no_others(
     assert set(live.entries(EventType.RESTART)) == back
     lives = {name: sum(f"hello from {name} " in line for line in live.said) for name in before}
     assert lives == {name: 2 if name in back else 1 for name in before}
+
+
+def test_workers_are_ended_and_started_by_hand_while_the_others_go_on(
+    watched: Callable[..., Live], tmp_path: Path
+) -> None:
+    replicas = [{"role": "chief"}, {"role": "worker", "count": "1..2"}, {"role": "ps"}]
+    described = job(tmp_path, SERVED, {"awaited": {"worker-1": 2}}, replicas=replicas)
+    live = watched(described)
+    live.until_all_run()
+    before = live.pids()
+    store = open_store(described.prefix)
+    store.put(SIZE, WantedSize(workers=1).to_json())
+    gone = psutil.Process(before["worker-1"])
+    live.until(lambda: not gone.is_running())
+    store.put(SIZE, WantedSize(workers=2).to_json())
+    assert live.end.result(60).state is State.SUCCEEDED
+    assert {**live.pids(), "worker-1": gone.pid} == before
+    assert live.entries(EventType.RESTART) == ["worker-1"]
+    assert live.entries(EventType.DETECT) == [], "no restart budget is used"
 
 
 def test_an_unresponsive_replica_is_ended_and_restarted(

@@ -143,6 +143,17 @@ def test_a_decision_that_restarts_several_is_one_mark_besides_the_failure():
     ]
 
 
+def test_a_resize_is_one_mark_with_its_reason_and_is_no_restart():
+    why = "2 of 3 workers go on: worker-2 has no place"
+    resize = Event(event=EventType.RESIZE, at=20, step=7, because=why, workers=3)
+    restarts = [
+        Event(event=EventType.RESTART, at=20, replica=name, restarts=1, because=why)
+        for name in ("worker-1", "chief")
+    ]
+    [mark] = marks_of([resize, *restarts], {})
+    assert (mark["kind"], mark["text"], mark["step"]) == ("resize", why, 7)
+
+
 def test_a_training_that_has_failed_is_marked_once_with_the_reason_of_its_task(store):
     failed = Event(event=EventType.DETECT, at=950, replica="worker-0", because="signal 9")
     end = Event(event=EventType.END, at=950, kind="lost", because="it was restarted 0 times")
@@ -356,6 +367,13 @@ def test_the_last_times_of_steps_are_shown_also_those_that_a_coordinator_reports
         report(store, name, replace(process(890, 900, seen), step_times=times))
     [shown] = training_of(store)["step_times"]
     assert (shown["replica"], shown["seconds"]) == ("worker-9", 0.1)
+
+
+def test_the_cost_of_a_run_is_shown_from_the_log_of_its_ended_attempts(store):
+    assert training_of(store)["goodput"]["core_hours"] is None
+    known = {"core_hours": {"chief": 1.5, "worker": 6}, "cost": 0.17}
+    store.put("runs/one/train/events.json", json.dumps({"events": [], **known}).encode())
+    assert training_of(store)["goodput"].items() >= known.items()
 
 
 def test_a_restart_is_marked_before_the_launcher_has_written_its_events_and_only_once(store):

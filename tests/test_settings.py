@@ -31,6 +31,15 @@ def test_a_run_cannot_choose_a_launcher_that_the_administrator_does_not_allow(
     assert Settings.read("process").launcher == "process"
 
 
+@pytest.mark.parametrize("prices", ["0.05", "boss=1", "chief=cheap"])
+def test_a_price_list_that_cannot_be_read_is_refused_with_an_example(
+    prices: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AEROTRAIN__CORE_PRICES", prices)
+    with pytest.raises(FinalError, match=r"by role, such as chief=0\.05, worker=0\.015"):
+        Settings.read()
+
+
 def test_replicas_inherit_no_variable_that_is_not_listed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

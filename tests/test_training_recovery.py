@@ -5,16 +5,19 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Deadlines
-from aerotrain.contract.layout import status_key
+from aerotrain.contract.layout import JOB, status_key
 from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.status import Progress, ReplicaStatus, State
+from aerotrain.launch.wanted import want
 from aerotrain.store import open_store
 from aerotrain.supervisor.processes import send
 from aerotrain.training.model_manifest import ModelManifest
+from aerotrain.training.train import run as run_training
 from support.listening import listening, open_to_network
 from support.live_sets import Live, end_fork_server, replica_pid
 from support.training_fixtures import Pipeline
@@ -133,6 +136,33 @@ def test_a_training_resumes_and_succeeds_whichever_of_its_processes_is_killed(
         assert 0 <= each.input + each.communication < each.seconds
 
 
+@pytest.mark.parametrize("update", ["asynchronous", "synchronous"])
+def test_a_worker_that_comes_back_has_the_lookup_tables_of_the_model_and_its_transform(
+    watched: Callable[..., Live], update: str, digits: Pipeline, tmp_path: Path
+) -> None:
+    stop_file = tmp_path / "enough"
+    arguments = {
+        "model": "tabled",
+        "hparams": {"stop_file": str(stop_file)},
+        "data": digits.data,
+        "epochs": 100_000,
+        "checkpoint_interval": 1,
+        "update": update,
+    }
+    replicas = SERVED[:3]
+    job = digits.job(
+        "train", f"tabled-{update}", arguments, strategy="parameter_server", replicas=replicas
+    )
+    live = watched(job, warm=True)
+    until_it_trains(live)
+    send([replica_pid(live.handle, "worker-1")], signal.SIGKILL)
+    live.until_more_said("worker-1 takes part", seconds=LONG)
+    until_it_trains(live)
+    stop_file.touch()
+    assert live.end.result(LONG).state is State.SUCCEEDED, "\n".join(live.said)
+    assert live.entries(EventType.RESTART) == ["worker-1"]
+
+
 @pytest.mark.parametrize(
     ("strategy", "replicas"),
     [("one_device", (CHIEF,)), ("multi_worker_mirrored", (CHIEF, ReplicaSpec(role=Role.WORKER)))],
@@ -159,3 +189,67 @@ def test_a_training_of_slow_steps_does_not_count_as_unresponsive(
     said = "\n".join(live.said)
     assert ended.state is State.SUCCEEDED, said
     assert not live.entries(EventType.RESTART), said
+
+
+#: Batches that one, two and three replicas can share, with the same result.
+SHARED = {
+    "model": "slow",
+    "epochs": 3,
+    "batch_size": 60,
+    "synchronized_batch_norm": True,
+    "steps_per_execution": 2,
+}
+
+
+def resizes(live: Live) -> list[str]:
+    return [each.because for each in live.events() if each.event is EventType.RESIZE]
+
+
+@pytest.fixture(scope="module")
+def of_one_device(digits: Pipeline) -> ModelManifest:
+    """The training of the next test, under a fixed size."""
+    url = run_training(digits.replica("train", "one-device", data=digits.data, **SHARED))
+    return ModelManifest.load(url)
+
+
+@pytest.mark.timeout(600)
+def test_a_training_takes_more_and_fewer_workers_and_is_suspended_without_losing_a_step(
+    watched: Callable[..., Live], digits: Pipeline, of_one_device: ModelManifest
+) -> None:
+    arguments = {**SHARED, "data": digits.data}
+    workers = ReplicaSpec(role=Role.WORKER, count=2, least=1)
+    strategy = "multi_worker_mirrored"
+    job = digits.job("train", "resized", arguments, strategy=strategy, replicas=(CHIEF, workers))
+    store = open_store(job.prefix)
+    store.put(JOB, job.record())
+    want(open_store(f"{digits.store}/runs/resized"), workers=1)
+    live = watched(job, warm=True)
+    live.until(lambda: len(resizes(live)) == 1, LONG)
+    live.until_more_said("progress step=", seconds=LONG)
+    resumed = 0
+    for wish, says in (
+        ({"workers": 2}, ("2 of 2 workers are asked for by hand", "worker-1 has a place")),
+        ({"workers": 1}, ("1 of 2 workers are asked for by hand",)),
+        ({"suspended": True}, ("suspended by hand after step",)),
+        ({"suspended": False}, ("resumed by hand",)),
+    ):
+        known = len(resizes(live))
+        want(store, **wish)
+        live.until(lambda: len(resizes(live)) == known + len(says), LONG)  # noqa: B023 -- at once
+        assert all(map(str.startswith, resizes(live)[known:], says)), resizes(live)
+        if wish == {"suspended": True}:
+            live.until(lambda: not any(map(psutil.pid_exists, live.pids().values())), LONG)
+            assert not live.end.done()
+        else:
+            live.until_said("[chief] resuming from the checkpoint", resumed := resumed + 1, LONG)
+            live.until_more_said("progress step=", seconds=LONG)
+    assert live.end.result(LONG).state is State.SUCCEEDED, "\n".join(live.said)
+    said = "\n".join(live.said)
+    saved = [int(step) for step in re.findall(r"\[chief\] preempted after step (\d+)", said)]
+    assert steps_restored([line for line in live.said if line.startswith("[chief]")]) == saved
+    assert len(saved) == 3, "at each change of the cluster"
+    assert not live.entries(EventType.DETECT), "no restart budget is used"
+    trained = ModelManifest.load(f"{store.url}/model.json")
+    assert trained.step == of_one_device.step
+    # Each replica drops other units, so fixed sizes differ by some percent among themselves, too.
+    assert trained.metrics["loss"] == pytest.approx(of_one_device.metrics["loss"], rel=0.05)

@@ -1,4 +1,4 @@
-"""The complete event log of a run, its goodput, and metrics of running jobs.
+"""The complete event log of a run, its goodput and cost, and metrics of running jobs.
 
 Goodput is the share of wall time that moved the model forward: the steps that count, times the pace
 of this training, divided by the time from its start to its end. Each step counts once, even if it
@@ -18,15 +18,17 @@ https://airflow.apache.org/docs/apache-airflow/stable/administration-and-deploym
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from aerotrain.contract.event_log import Event, EventType, read
+from aerotrain.contract.job import Job
 from aerotrain.contract.layout import CHIEF_LOG, RUN_LOG
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.status import Drift, Progress
 from aerotrain.launch.backend import LogLine
 from aerotrain.store import MissingError, Store
+from aerotrain_airflow.cost import core_hours, cost_of
 
 #: What goodput means, for who reads it in a log for the first time.
 _MEANING = "https://research.google/blog/introducing-ml-productivity-goodput/"
@@ -53,7 +55,8 @@ class Goodput:
     Those of ``goodput`` and what was ``lost`` by cause are all of the ``wall`` time.
 
     ``queued`` is the time until the chief's first process started, as for quota, a node or an
-    image. It is a part of what the start-up took.
+    image. It is a part of what the start-up took. ``core_hours`` are by role, and ``cost`` is None
+    without a price for each of these.
     """
 
     wall: float
@@ -63,6 +66,8 @@ class Goodput:
     steps_twice: int = 0
     restarts: int = 0
     queued: float | None = None
+    core_hours: Mapping[str, float] = field(default_factory=dict)
+    cost: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, as JSON values."""
@@ -74,18 +79,29 @@ class Goodput:
             "steps_twice": self.steps_twice,
             "restarts": self.restarts,
             "queue_seconds": None if self.queued is None else round(self.queued, 1),
+            "core_hours": {role: round(hours, 4) for role, hours in self.core_hours.items()},
+            "cost": None if self.cost is None else round(self.cost, 4),
         }
 
     def __str__(self) -> str:
         """One line for a task's log."""
         if self.goodput is None:
-            return f"{self.wall:.0f} s in all"
+            return f"{self.wall:.0f} s in all{self._cost}"
         lost = [f"{_WORDS[name]} {took:.0f} s" for name, took in self.lost.items() if took >= 0.5]
         line = f"{self.goodput:.0%} of {self.wall:.0f} s were training steps that count"
         line += f"; the rest: {', '.join(lost)}" if lost else ""
         if self.steps_twice:
             line += f"; {self.steps_twice} of {self.steps} steps were done twice"
-        return f"{line} (this share is the goodput: {_MEANING})"
+        return f"{line} (this share is the goodput: {_MEANING}){self._cost}"
+
+    @property
+    def _cost(self) -> str:
+        """The core hours and the cost, as the end of a sentence."""
+        if not self.core_hours:
+            return ""
+        roles = ", ".join(f"{role} {hours:.2f}" for role, hours in self.core_hours.items())
+        cost = "" if self.cost is None else f", which cost {self.cost:.2f}"
+        return f"; {sum(self.core_hours.values()):.2f} core hours ({roles}){cost}"
 
 
 def merged(*logs: Iterable[Event]) -> list[Event]:
@@ -108,10 +124,7 @@ def goodput_of(events: Sequence[Event]) -> Goodput:
     pace = _pace(trained)
     first = starts[0].first if starts else trained[0][0]
     done = max(last for _, last, _ in trained)
-    # Steps that were run on a worker that was lost and on another one; both were counted.
-    repeated = sum(each.times for each in events if each.event is EventType.REWORK)
-    twice += repeated
-    moved = min(wall, (done - first - repeated) * pace)
+    moved = min(wall, (done - first) * pace)
     # Of a start, the time of its steps counts as training.
     took = [max(0.0, each.end - each.begin - each.steps * pace) for each in starts] or [0.0]
     causes = {
@@ -226,11 +239,14 @@ def _course(events: Sequence[Event]) -> tuple[list[_Start], list[_Stretch], int,
     return starts, trained, twice, cut
 
 
-def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:
+def record(
+    group: Iterable[Event], store: Store, now: float, job: Job, prices: Mapping[str, float]
+) -> Goodput | None:
     """Write the complete event log next to the job's result, including earlier attempts.
 
-    It is merged from the events of the replica group and those of its chief. Returns None, and
-    writes nothing, where the job does not train and no event but its start and end was recorded.
+    It is merged from the events of the replica group and those of its chief. ``prices`` are those
+    of a core hour, by role. Returns None, and writes nothing, where the job does not train and no
+    event but its start and end was recorded.
     """
     seen = list(group)
     inside = events_of_chief(store)
@@ -240,7 +256,8 @@ def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:
     has_end = EventType.END in {each.event for each in seen}
     end = () if has_end else (Event(event=EventType.END, at=now),)
     events = merged({*events_of_earlier_attempts(store), *inside, *seen, *end})
-    goodput = goodput_of(events)
+    hours = core_hours(events, job)
+    goodput = replace(goodput_of(events), core_hours=hours, cost=cost_of(hours, prices))
     log = {
         "version": 1,
         **goodput.to_dict(),
@@ -300,6 +317,10 @@ class JobMetrics:
             self._gauge("goodput", goodput.goodput)
         if goodput.queued is not None:
             self._gauge("queue_seconds", goodput.queued)
+        for role, hours in goodput.core_hours.items():
+            self._gauge("core_hours", hours, role=role)
+        if goodput.cost is not None:
+            self._gauge("cost", goodput.cost)
         for cause, seconds in goodput.lost.items():
             self._gauge("lost_seconds", seconds, cause=cause.replace(" ", "_"))
 

@@ -18,7 +18,7 @@ from airflow.sdk import Context, Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from aerotrain.contract.errors import SpecError, nearest
-from aerotrain.contract.job import Deadlines, Job, Restarts
+from aerotrain.contract.job import Deadlines, Restarts
 from aerotrain.contract.options import Declared, Section, option, options_of
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.replicas import Role
@@ -96,14 +96,14 @@ _FIRST, _OPEN = (Section.TRAINING, Section.RETENTION), "Run Parameters"
 _DEFAULT = "default_of_dag"
 
 #: Every option of a pipeline by name, and those of them that are in the trigger form.
-OPTIONS = options_of(TrainArguments, TrainingOptions, RunOptions, PlanArguments, Deadlines, Job)
+OPTIONS = options_of(TrainArguments, TrainingOptions, RunOptions, PlanArguments, Deadlines)
 FORM = {name: each for name, each in OPTIONS.items() if each.option.in_form}
 
 #: The options that are also arguments of the training step, some of them only there.
 TRAINING_STEP = tuple(options_of(TrainArguments))
 
 #: All options of the training step: of its arguments, its replicas and its recovery.
-TRAINING = (*TRAINING_STEP, *options_of(TrainingOptions, Deadlines, Job), "restarts", "resources")
+TRAINING = (*TRAINING_STEP, *options_of(TrainingOptions, Deadlines), "restarts", "resources")
 
 #: Every option that a DAG may have as a param.
 _DECLARED = {**FORM, **options_of(RetentionPolicy)}

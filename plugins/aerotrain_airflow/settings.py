@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.validation import Limits, Validated
+from aerotrain_airflow.cost import price_list
 
 #: The section of Airflow's configuration.
 SECTION = "aerotrain"
@@ -88,6 +89,19 @@ class Settings(Validated):
         "kubernetes: a pod in YAML, for all else that pods of this cluster need."
     )
     queue: str = _setting("kubernetes: kueue:NAME, so that a job's pods are admitted as one.")
+    core_prices: str = _setting(
+        "The price of a core hour by role, such as `chief=0.05, worker=0.015`, in any currency: a "
+        "run has a cost if each of its roles has a price."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        price_list(self.core_prices)
+
+    @property
+    def prices(self) -> dict[str, float]:
+        """The price of a core hour, by role."""
+        return price_list(self.core_prices)
 
     @classmethod
     def read(cls, launcher: str | None = None) -> "Settings":

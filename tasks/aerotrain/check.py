@@ -70,6 +70,9 @@ class Trial:
     def of(cls, job: Job, arguments: TrainArguments, gpus: int, records: int | None) -> Self:
         """The trial of a training on so many ``records``, with ``gpus`` GPUs in each process."""
         replicas = max(1, gpus) if job.strategy not in ("one_device", "parameter_server") else 1
+        if arguments.is_synchronous:
+            replicas = arguments.parts(job.count(Role.WORKER))
+            replicas //= arguments.gradient_accumulation_steps
         if job.rules.peers:
             replicas *= 1 + job.count(Role.WORKER)
         devices, batch_size = min(replicas, _ALIKE), arguments.batch_size
@@ -85,7 +88,7 @@ class Trial:
             % (replicas * arguments.gradient_accumulation_steps)
         )
         rest = pieces + (uneven > 0)
-        all_full = job.rules.ps or job.count(Role.INPUT)
+        all_full = job.count(Role.INPUT) > 0
         divides = records is not None and records % arguments.batch_size == 0
         return cls(
             devices=devices,
@@ -103,6 +106,7 @@ class Trial:
             epochs=_EPOCHS,
             batch_size=self.batch_size,
             communication="auto",
+            replicas_to_aggregate=self.devices if arguments.is_synchronous else None,
             keep=1,
         )
 
@@ -115,7 +119,6 @@ class Trial:
             replicas=tuple(
                 ReplicaSpec(role=each.role) for each in job.replicas if each.role in CLUSTERED
             ),
-            min_workers=None,
             arguments=asdict(arguments),
         )
 

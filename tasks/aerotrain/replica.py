@@ -9,7 +9,6 @@ distinguishes a running process from a stopped one.
 import gc
 import importlib
 import io
-import json
 import os
 import signal
 import socket
@@ -27,8 +26,10 @@ from typing import Any
 from aerotrain.contract.environment import (
     Cluster,
     Variable,
+    read_cluster,
     replica_of,
     set_tensorflow_variables,
+    without_of,
 )
 from aerotrain.contract.errors import (
     ERROR_PREFIX,
@@ -122,7 +123,8 @@ class PreemptionNotice:
 class Replica:
     """A running replica: the job, its name in the job, and its scratch folder.
 
-    ``cluster`` has the addresses of all replicas. ``restarts`` is its restart count in the replica
+    ``cluster`` has the addresses of all replicas, also of the workers ``without``, which take no
+    part. ``restarts`` is its restart count in the replica
     group. The work reads from ``notice`` whether the replica was preempted. ``heartbeat`` is the
     file that shows others that it is alive, ``termination_log`` the one of its termination message;
     a replica that was started by hand has neither. ``node`` is the machine. ``has_server`` says
@@ -134,6 +136,7 @@ class Replica:
     attempt: str
     scratch: Path
     cluster: Cluster = field(default_factory=dict)
+    without: frozenset[str] = frozenset()
     restarts: int = 0
     notice: PreemptionNotice = field(default_factory=PreemptionNotice, compare=False)
     heartbeat: Path | None = None
@@ -171,7 +174,8 @@ class Replica:
             name=replica_of(environment),
             attempt=environment[Variable.ATTEMPT],
             scratch=scratch,
-            cluster=json.loads(environment[Variable.CLUSTER]),
+            cluster=read_cluster(environment[Variable.CLUSTER]),
+            without=without_of(environment),
             restarts=int(environment.get(Variable.RESTARTS, "0")),
             notice=PreemptionNotice(float(environment.get(Variable.GRACE, GRACE))),
             heartbeat=Path(environment.get(Variable.HEARTBEAT, scratch / HEARTBEAT)),
@@ -246,6 +250,9 @@ _kept: list[BaseException] = []
 
 def _work(replica: Replica, run: Run | None) -> ExitCode:
     code = ""
+    if str(replica.name) in replica.without:
+        print("waits until the others take it into their cluster", flush=True)
+        threading.Event().wait()  # it is ended, and started again then
     set_environment(
         os.environ
     )  # before a module of ours or of the user imports TensorFlow or Keras

@@ -8,7 +8,7 @@ from airflow.sdk import DAG, Asset, Param, XComArg, task, task_group
 
 from aerotrain_airflow.operators.job import JobOperator
 from aerotrain_airflow.operators.preflight import PreflightOperator
-from aerotrain_airflow.params import RunParam, training_params
+from aerotrain_airflow.params import RunParam, RunSwitch, training_params
 from aerotrain_airflow.steps import at_least, train
 
 JOBS = str(Path(__file__).parent.parent / "jobs")
@@ -17,6 +17,10 @@ REPLICAS = [
     {"role": "chief"},
     {"role": "worker", "count": RunParam("workers")},
     {"role": "ps", "count": RunParam("ps")},
+]
+DATA_WORKERS = [
+    {"role": "input", "count": RunParam("data_workers")},
+    {"role": "dispatcher", "count": RunSwitch("data_workers")},
 ]
 
 
@@ -79,7 +83,7 @@ def checked(
                 "module": "aerotrain.training.train",
                 "code": code,
                 "strategy": RunParam("strategy"),
-                "replicas": REPLICAS,
+                "replicas": [*REPLICAS, *DATA_WORKERS],
                 "arguments": {"model": model, "data": finalize.output, **train},
             },
         )
@@ -128,7 +132,6 @@ reusing = one_job(
     reuse=RunParam("reuse"),
 )
 skipping = one_job("skipping", skip_key="scratch")
-with_min_workers = one_job("with_min_workers", job={"min_workers": 1})
 swept_by_hparams = swept()
 well_described = checked("well_described")
 misspelt_module = checked("misspelt_module", model="smal_jobs")

@@ -12,6 +12,7 @@ from aerotrain.contract.job import Job
 from aerotrain.launch.backend import LogLine
 from aerotrain.launch.controller import Ended
 from aerotrain.launch.launcher import Launcher
+from aerotrain.store import open_store
 from aerotrain_airflow.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.kubernetes.identity import restarts_of, without_restarts
 from aerotrain_airflow.kubernetes.plan import PodSettings
@@ -23,7 +24,8 @@ from support.kubernetes_worlds import ALONE, CONN_ID, connection, described, mak
 class ImaginedGroup:
     """The replica group of a job that is not followed yet.
 
-    Its pods run, except those for which ``states`` gives another state.
+    Its pods run, except those for which ``states`` gives another state. ``quota`` is the number of
+    pods that their namespace may have.
     """
 
     def __init__(
@@ -31,12 +33,19 @@ class ImaginedGroup:
         double: KubernetesDouble,
         states: Mapping[str, Edit] | None = None,
         queue: str = "",
+        quota: int | None = None,
         **job: Any,
     ) -> None:
         self.double = double
         self._queue = queue
-        self.namespace = make_namespace(person(Path(double.kubeconfig)), {})
+        core = person(Path(double.kubeconfig))
+        self.namespace = make_namespace(core, {})
+        if quota is not None:
+            few = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": str(quota)}}}
+            core.create_namespaced_resource_quota(self.namespace, few)
         self.job = self.job_of(**job)
+        #: Where a user sets the size of the job.
+        self.store = open_store((double.folder / "store" / self.namespace).as_uri())
         for name in self.job.names():
             state = (states or {}).get(str(name), statuses.running())
             double.imagine(f"job-{name}", state, self.namespace)
@@ -53,7 +62,8 @@ class ImaginedGroup:
 
     def launcher_of(self, holder: str) -> Launcher[Any]:
         settings = PodSettings(namespace=self.namespace, image="imagined:1", queue=self._queue)
-        return Launcher(KubernetesBackend(settings, CONN_ID, holder))
+        backend = KubernetesBackend(settings, CONN_ID, holder)
+        return Launcher(backend, open_store=lambda _: self.store)
 
     def follow(self, until: float | None = None) -> Future[Ended]:
         """Follow the replica group from another thread, as a triggerer does."""

@@ -17,6 +17,7 @@ from aerotrain.contract.job import Job
 from aerotrain.launch.launcher import Launcher
 from aerotrain.launch.process.backend import ProcessBackend, ProcessPlan
 from aerotrain.launch.process.supervisor_client import ForkServer, holder_of
+from aerotrain.store import open_store
 from aerotrain.supervisor.processes import send
 from support.training_fixtures import Started
 
@@ -72,7 +73,7 @@ def process_launcher(
     root: Path, environment: dict[str, str], holder: str, **how: Any
 ) -> Launcher[ProcessPlan]:
     """A launcher of local processes."""
-    return Launcher(ProcessBackend(root, environment, holder, **how))
+    return Launcher(ProcessBackend(root, environment, holder, **how), open_store=open_store)
 
 
 class Live(Training):

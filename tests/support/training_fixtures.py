@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from aerotrain.contract.environment import replica_environment
-from aerotrain.contract.job import Job
+from aerotrain.contract.job import Deadlines, Job
 from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.steps import ARGUMENTS
 from aerotrain.contract.strategy import STRATEGIES
@@ -90,6 +90,7 @@ class Pipeline:
         code: Path = MODELS,
         evaluator: bool = False,
         ps: int = 1,
+        progress_timeout: float = 60,
         **arguments: Any,
     ) -> Iterator[dict[str, Process]]:
         """Replicas that train, each a process in a folder of its own.
@@ -105,6 +106,7 @@ class Pipeline:
             {"data": self.data, **arguments},
             strategy=strategy,
             code=code,
+            deadlines=Deadlines(progress_timeout=progress_timeout),
             replicas=(
                 ReplicaSpec(role=Role.CHIEF),
                 workers,

@@ -49,6 +49,7 @@ _PLACES = {
     "ConfigMap": ("/api/v1", "configmaps"),
     "Service": ("/api/v1", "services"),
     "Pod": ("/api/v1", "pods"),
+    "Node": ("/api/v1", "nodes"),
     "Event": ("/api/v1", "events"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "Workload": (_KUEUE, "workloads"),
@@ -124,12 +125,13 @@ def _is_missing_permission(status: int, detail: str) -> bool:
 class Cluster:
     """One namespace of the Kubernetes API behind an Airflow connection of the type ``kubernetes``.
 
-    ``retry_for`` is for how many seconds an unavailable API is retried.
+    It is empty for objects that are in none, as nodes. ``retry_for`` is for how many seconds an
+    unavailable API is retried.
     """
 
     def __init__(self, conn_id: str, namespace: str, *, retry_for: float) -> None:
         self.namespace = namespace
-        self._conn_id = conn_id
+        self.conn_id = conn_id
         self._retry_for = retry_for
         self._clients = AsyncExitStack()
         self._client: Client | None = None
@@ -336,14 +338,15 @@ class Cluster:
     async def _connected(self) -> Client:
         async with self._connecting:
             if self._client is None:
-                self._client = await self._clients.enter_async_context(client_of(self._conn_id))
+                self._client = await self._clients.enter_async_context(client_of(self.conn_id))
             return self._client
 
     async def _path(self, kind: str, name: str = "") -> str:
         group, plural = _PLACES[kind]
         if group == _KUEUE:
             group = self._versions.get(kind) or await self._discovered(kind)
-        path = f"{group}/namespaces/{quote(self.namespace, safe='')}/{plural}"
+        where = f"namespaces/{quote(self.namespace, safe='')}/" if self.namespace else ""
+        path = f"{group}/{where}{plural}"
         return f"{path}/{quote(name, safe='')}" if name else path
 
     async def _discovered(self, kind: str) -> str:

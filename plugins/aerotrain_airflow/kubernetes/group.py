@@ -20,23 +20,33 @@ from aerotrain.contract.status import Observation, State
 from aerotrain.launch.backend import Emit, GroupGoneError, Report
 from aerotrain.launch.controller import Ended, GroupObservation, Restart
 from aerotrain.launch.restart_policy import restart_counts
-from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, UnavailableError, together
+from aerotrain.launch.size import Size
+from aerotrain_airflow.kubernetes.cluster import (
+    ApiError,
+    Cluster,
+    UnavailableError,
+    together,
+)
 from aerotrain_airflow.kubernetes.identity import (
     HOLDER,
     JOB_LABEL,
     Handle,
     annotations,
+    pod_name,
+    uid_of,
 )
 from aerotrain_airflow.kubernetes.kueue import Kueue, queue_of
 from aerotrain_airflow.kubernetes.lifecycle import (
     events_of,
     log_data,
     read_owner,
-    restart_pod,
+    restart_pods,
     restore_shared,
 )
 from aerotrain_airflow.kubernetes.logs import PodLogs
+from aerotrain_airflow.kubernetes.nodes import leaving_nodes
 from aerotrain_airflow.kubernetes.observed import ObservedGroup
+from aerotrain_airflow.kubernetes.spot import OUT_OF_SERVICE
 from aerotrain_airflow.kubernetes.states import created_at
 
 Manifest = Mapping[str, Any]
@@ -71,6 +81,7 @@ class PodGroup:
         self._handle = Handle.of(owner)
         self._queue = queue_of(owner)
         self._changed = asyncio.Event()
+        self._noticed = asyncio.Event()  # a node may be about to leave
         self._error: BaseException | None = None
         self._take_owner(owner)
         self._logs = PodLogs(cluster, owner, self.job.names(), emit, self._spawn)
@@ -88,6 +99,8 @@ class PodGroup:
         self._watching = [self._spawn(self._watch())]
         if self._queue is not None:
             self._watching.append(self._spawn(self._say_why_it_is_queued(self._queue)))
+        if any(replica.spot for replica in self.job.replicas):
+            self._watching.append(self._spawn(self._heed_notices()))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -142,14 +155,18 @@ class PodGroup:
         self._restarts = restart_counts(self.events)
 
     async def restart(self, restart: Restart) -> None:
-        """Restart the pods of these replicas with these restart counts."""
+        """Restart the pods of these replicas with these restart counts, and end those of others.
+
+        Raises:
+            NoRoomError: a quota has no room for one; the others are restarted.
+        """
         await self._logs.restart(restart.counts)
-        await restore_shared(self._cluster, self._handle, self.job)
-        pods = await together(
-            restart_pod(self._cluster, self._handle, name, restart) for name in restart.counts
-        )
-        for pod in pods:
-            self._take(pod)
+        if restart.counts:
+            await restore_shared(self._cluster, self._handle, self.job)
+        absent = Size.of(self.job, self.events).absent()
+        for name, pod in await restart_pods(self._cluster, self._handle, restart, absent):
+            if self._observed.replicas[name].uid != uid_of(pod):  # else it is seen already
+                self._take(pod)
 
     async def finish(self, ended: Ended) -> None:
         """Emit the last lines, and the cluster's messages on the replicas that failed."""
@@ -202,6 +219,7 @@ class PodGroup:
                 self._take(pod)
         self._observed.looked_at_all(began)
         self._changed.set()
+        self._noticed.set()
         return version
 
     async def _take_changes(self, version: str) -> str:
@@ -271,6 +289,27 @@ class PodGroup:
                 if reason not in ("", said):
                     self._say(f"Kueue does not admit {self._handle.name}: {reason}")
                     said = reason
+
+    async def _heed_notices(self) -> None:
+        """Delete the pods on nodes that are about to leave: each saves, and restarts elsewhere."""
+        async with leaving_nodes(self._cluster.conn_id, self._noticed.set) as notice:
+            self._observed.notice = notice
+            while True:
+                await self._noticed.wait()
+                self._noticed.clear()
+                found = self._observed.on_leaving_nodes()
+                await together(self._leave(name, taint) for name, taint in found.items())
+
+    async def _leave(self, name: ReplicaName, taint: str) -> None:
+        replica = self._observed.replicas[name]
+        self._say(
+            f"{name} is on the node {replica.seen.node}, which is about to leave (taint {taint}): "
+            "its pod is deleted, so that it saves, and is restarted elsewhere"
+        )
+        pod = pod_name(self._handle.name, name, replica.seen.restarts or 0)
+        with suppress(ApiError, UnavailableError):  # after the next list of pods it is tried again
+            force = taint == OUT_OF_SERVICE
+            await self._cluster.delete("Pod", pod, replica.uid, force=force)
 
     async def _explain_causes(self, ended: Ended) -> None:
         """Log what the cluster says of the replicas that caused the end."""

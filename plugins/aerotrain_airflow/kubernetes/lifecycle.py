@@ -9,15 +9,20 @@ no longer the holder cannot end it.
 
 import asyncio
 import json
+import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from logging import getLogger
 from typing import Any
 
+from aerotrain.contract.environment import without_variable
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.job import Job
-from aerotrain.contract.replicas import ReplicaName
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.launch.backend import ExistingGroup, GroupGoneError
 from aerotrain.launch.controller import Ended, Restart
 from aerotrain.launch.restart_policy import Observations, compacted, restart_counts
@@ -66,7 +71,7 @@ ROOM_EVERY = 10.0
 EVENTS, TEMPLATES = "events.jsonl", "pods.json"
 
 #: The limit of an event log in bytes, of the 1 MiB of a ConfigMap, which also has pods and job.
-LIMIT = 256 * 1024
+LIMIT = 512 * 1024
 
 _LOG = getLogger(__name__)
 
@@ -229,13 +234,36 @@ class PodClaim:
         return owner if owner and Handle.parse(found.handle).is_of(owner) else None
 
     async def _complete(self, owner: Manifest) -> None:
-        """Create all other objects: first what pods need, then all pods concurrently."""
-        for are_pods in (False, True):
-            manifests = [each for each in self._plan.others if (each["kind"] == "Pod") is are_pods]
+        """Create all other objects: first what pods need, then all pods concurrently.
+
+        The workers without which the job may begin come last. Those for which a quota has no room
+        are left to the followers of the group.
+        """
+        shared = [each for each in self._plan.others if each["kind"] != "Pod"]
+        pods = dict(zip(self._plan.job.names(), self._plan.pods, strict=True))
+        least = self._plan.job.sizes[0]
+        more = [name for name in pods if name.role is Role.WORKER and name.index >= least]
+        needed = [pod for name, pod in pods.items() if name not in more]
+        for manifests in (shared, needed):
             works = (_create(self._cluster, manifest, owner) for manifest in manifests)
             await together(works, at_once=_AT_ONCE)
-        started = {"annotations": {STARTED: "true"}}
-        await self._cluster.patch("ConfigMap", self._name, uid_of(owner), metadata=started)
+
+        async def begun_later(name: ReplicaName) -> list[Event]:
+            try:
+                await _create(self._cluster, pods[name], owner)
+            except NoRoomError as error:
+                start = Event(event=EventType.RESTART, at=time.time(), replica=str(name))
+                return [replace(start, restarts=1, because=error.detail)]
+            return []
+
+        later = await together(map(begun_later, more), at_once=_AT_ONCE)
+        await self._cluster.patch(
+            "ConfigMap",
+            self._name,
+            uid_of(owner),
+            metadata={"annotations": {STARTED: "true"}},
+            data=log_data([*events_of(owner), *chain(*later)]),
+        )
 
     async def _seen(self, owner: Manifest, events: Sequence[Event]) -> Observations:
         """The current observation of every replica of the owner's group."""
@@ -323,41 +351,99 @@ async def _create(cluster: Cluster, manifest: Manifest, owner: Manifest) -> Mani
     return made
 
 
-async def restart_pod(
-    cluster: Cluster, handle: Handle, name: ReplicaName, restart: Restart
-) -> Manifest:
-    """Restart the replica's pod to that restart count, even if another process has begun to.
+class _Look:
+    """The owner of a group and its pods, read once for all replicas that ask at the same time."""
 
-    Returns the new pod. Its former pod has ended before: otherwise two would have its DNS name.
+    def __init__(self, cluster: Cluster, handle: Handle, names: Collection[ReplicaName]) -> None:
+        self._cluster = cluster
+        self._handle = handle
+        self._replica = next(iter(names)) if len(names) == 1 else None
+        self._reading: asyncio.Task[tuple[Manifest, dict[str, list[Manifest]]]] | None = None
+
+    async def __call__(self, name: ReplicaName) -> tuple[Manifest, list[Manifest]]:
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        owner, pods = await asyncio.shield(self._reading)
+        return owner, pods.get(pod_name(self._handle.name, name), [])
+
+    async def _read(self) -> tuple[Manifest, dict[str, list[Manifest]]]:
+        owner = await read_owner(self._cluster, self._handle)
+        pods: dict[str, list[Manifest]] = defaultdict(list)
+        for pod in await _pods_of(self._cluster, owner, self._replica):
+            pods[without_restarts(pod)].append(pod)
+        return owner, pods
+
+
+async def restart_pods(
+    cluster: Cluster, handle: Handle, restart: Restart, absent: Iterable[ReplicaName] = ()
+) -> list[tuple[ReplicaName, Manifest]]:
+    """Restart these replicas to these restart counts, even if another process has begun to.
+
+    The workers in ``absent`` take no part in their cluster. Those of ``restart.ends`` are ended,
+    and may save before. Returns the new pods. Each former pod has ended before: otherwise two
+    would have its DNS name.
 
     Raises:
         GroupGoneError: the group no longer exists.
+        NoRoomError: a quota has no room for one; the others are restarted.
         TemporaryError: a pod of another group has the name, and remains.
     """
-    count, began = restart.counts[name], time.monotonic()
-    while True:
-        owner = await read_owner(cluster, handle)
-        pods = await _pods_of(cluster, owner, name)
-        if newer := [pod for pod in pods if restarts_of(pod) >= count]:
-            return newer[0]
-        is_late = time.monotonic() > began + _deleted_within(pods)
-        force = is_late or name in restart.force
-        alive = [pod for pod in pods if not has_ended(pod)]
-        for pod in pods:
-            if force or not is_being_deleted(pod):
-                await _delete_pod(cluster, pod, queue_of(owner), force=force)
-        if force or not alive:
-            break
-        await asyncio.sleep(_LOOK_EVERY)
+    look = _Look(cluster, handle, {*restart.counts, *restart.ends})
+    own = without_variable(absent)
+    pods: list[tuple[ReplicaName, Manifest]] = []
+    short: list[NoRoomError] = []
+
+    async def restarted(name: ReplicaName) -> None:
+        try:
+            pods.append((name, await _restart_pod(cluster, name, restart, look, own)))
+        except NoRoomError as error:
+            short.append(error)
+
+    async def ended(name: ReplicaName) -> None:
+        await _ended(cluster, name, math.inf, look)
+
+    await together([*map(ended, restart.ends), *map(restarted, restart.counts)])
+    for error in short:
+        raise error
+    return pods
+
+
+async def _restart_pod(
+    cluster: Cluster, name: ReplicaName, restart: Restart, look: _Look, own: Mapping[str, str]
+) -> Manifest:
+    count = restart.counts[name]
+    owner, newer = await _ended(cluster, name, count, look, force=name in restart.force)
+    if newer is not None:
+        return newer
     pod = replica_pod(
         json.loads(owner["data"][TEMPLATES])[name.role.value],
-        handle.name,
+        owner["metadata"]["name"],
         name,
         restarts=count,
         avoid=restart.avoid.get(name, ""),
         memory=restart.memory.get(name, 1.0),
     )
+    pod["spec"]["containers"][0]["env"] += [{"name": n, "value": text} for n, text in own.items()]
     return await _create(cluster, pod, owner)
+
+
+async def _ended(
+    cluster: Cluster, name: ReplicaName, count: float, look: _Look, *, force: bool = False
+) -> tuple[Manifest, Manifest | None]:
+    """The owner, once all pods of a replica below that restart count have ended; or its new pod."""
+    began = time.monotonic()
+    while True:
+        owner, pods = await look(name)
+        if newer := [pod for pod in pods if restarts_of(pod) >= count]:
+            return owner, newer[0]
+        force = force or time.monotonic() > began + _deleted_within(pods)
+        alive = [pod for pod in pods if not has_ended(pod)]
+        for pod in pods:
+            if force or not is_being_deleted(pod):
+                await _delete_pod(cluster, pod, queue_of(owner), force=force)
+        if force or not alive:
+            return owner, None
+        await asyncio.sleep(_LOOK_EVERY)
 
 
 async def restore_shared(cluster: Cluster, handle: Handle, job: Job) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aerotrain.contract.replicas import ReplicaName
-from aerotrain.contract.status import Observation, State
+from aerotrain.contract.status import Failure, Observation, State
 from aerotrain_airflow.kubernetes.identity import (
     Handle,
     is_owned_by,
@@ -61,6 +61,8 @@ class ObservedGroup:
         self._restarts = restarts
         self._is_gated = is_gated
         self._clock = clock
+        #: The taint by which a node is about to leave; empty if it has none.
+        self.notice: Callable[[str], str] = lambda _node: ""
         #: The state of each replica that was observed, or that is missing.
         self.replicas: dict[ReplicaName, ObservedReplica] = {}
         #: When the last list of all pods began; None before the first one.
@@ -103,13 +105,17 @@ class ObservedGroup:
         seen = observe_pod(pod)
         if gone and not seen.state.ended:
             seen = _MISSING
+        node = pod["spec"].get("nodeName", "")
+        if seen.failure is Failure.PREEMPTED and (taint := self.notice(node)):
+            seen = replace(seen, reason=f"{seen.reason}, and its node has the taint {taint}")
         waits = seen.state is State.PENDING and started is None
         self.replicas[name] = ObservedReplica(
             seen=replace(
                 seen,
                 restarts=restarts,
-                node=pod["spec"].get("nodeName", ""),
+                node=node,
                 waits_since=self._waits_since(pod, known) if waits else None,
+                began=started,
             ),
             at=self._clock(),
             started=started,
@@ -127,6 +133,14 @@ class ObservedGroup:
         if known is not None:
             return known.seen.waits_since or self._clock()
         return self._clock() if self._is_gated else created_at(pod)
+
+    def on_leaving_nodes(self) -> dict[ReplicaName, str]:
+        """The replicas that run on nodes that are about to leave, each with the taint."""
+        return {
+            name: taint
+            for name, each in self.replicas.items()
+            if not each.seen.state.ended and (taint := self.notice(each.seen.node))
+        }
 
     def looked_at_all(self, began: float) -> None:
         """Record that all pods were taken from a list that was begun at ``began``.

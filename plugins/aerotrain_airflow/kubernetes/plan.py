@@ -6,7 +6,7 @@ uid, which only the cluster assigns; their YAML also works with ``kubectl apply`
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -15,6 +15,7 @@ from aerotrain.contract.environment import Variable, cluster_of
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.layout import DNS_LABEL_LENGTH
+from aerotrain.contract.replicas import ALONE, ReplicaName
 from aerotrain_airflow.kubernetes.identity import (
     ATTEMPT,
     DESCRIPTION,
@@ -32,7 +33,7 @@ __all__ = ["PodPlan", "PodSettings", "plan_pods"]
 _LONGEST_VARIABLE = 128 * 1024
 
 #: The version of what a group stores in its owner. Groups with another one are not adopted.
-LAYOUT = 6
+LAYOUT = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,8 @@ class PodPlan:
     """All objects that one launch of a job would create in a namespace.
 
     ``others`` are in the order of their creation; ``description`` is the same for every launch of
-    the same job, and different if anything in it differs.
+    the same job, and different if anything but the choice of spot nodes differs: the last try has
+    another one, and takes over a group that can still succeed.
     """
 
     job: Job
@@ -72,8 +74,9 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
     Raises:
         SpecError: the job cannot run as pods, or a template sets a reserved field.
     """
-    _check(job)
-    anonymous = json.dumps([LAYOUT, _manifests(job, "", settings)], sort_keys=True)
+    _check(job, settings)
+    anywhere = replace(job, replicas=tuple(replace(each, spot=None) for each in job.replicas))
+    anonymous = json.dumps([LAYOUT, _manifests(anywhere, "", settings)], sort_keys=True)
     description = hashlib.sha256(anonymous.encode()).hexdigest()
     owner, *others = _manifests(job, attempt, settings)
     owner["metadata"]["annotations"] = {
@@ -92,12 +95,17 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
     )
 
 
-def _check(job: Job) -> None:
+def _check(job: Job, settings: PodSettings) -> None:
     longest = max((pod_name(job.name, name) for name in job.names()), key=len)
     if len(longest) > DNS_LABEL_LENGTH:
         raise SpecError(
             f"the pod {longest!r} would have a name of {len(longest)} letters and "
             f"{DNS_LABEL_LENGTH} are allowed; give the job a shorter name"
+        )
+    if settings.queue and len(job.sizes) > 1:
+        raise SpecError(
+            f"{job.name} asks for {job.sizes[0]} to {job.sizes[-1]} workers, and Kueue admits "
+            f"groups of a fixed number; give one number, or have [aerotrain] queue unset"
         )
     if job.store.startswith("file://"):
         raise SpecError(
@@ -143,7 +151,11 @@ def _named(manifest: Manifest, job: Job, namespace: str) -> Manifest:
 
 def _owner(job: Job) -> Manifest:
     """The ConfigMap with what the replicas share, and the owner of all other objects."""
-    addresses = {name: f"{name}.{job.name}:{PORT}" for name in job.names()}
+    hosts = {
+        each.role: each.role if each.role in ALONE else f"{each.role}-[0-{each.count - 1}]"
+        for each in job.replicas
+    }
+    addresses = {ReplicaName(role, 0): f"{host}.{job.name}:{PORT}" for role, host in hosts.items()}
     data = {
         "job.json": job.to_json(),
         "cluster.json": json.dumps(cluster_of(job, addresses), sort_keys=True),
@@ -153,8 +165,7 @@ def _owner(job: Job) -> Manifest:
         if size > _LONGEST_VARIABLE:
             raise SpecError(
                 f"the {key} of {job.name} takes {size} bytes and a variable holds "
-                f"{_LONGEST_VARIABLE}; put what is large in its arguments into the store, or "
-                "ask for fewer replicas"
+                f"{_LONGEST_VARIABLE}; put what is large in its arguments into the store"
             )
     return {"kind": "ConfigMap", "data": data}
 

@@ -19,6 +19,7 @@ from aerotrain_airflow.kubernetes.identity import (
     pod_name,
 )
 from aerotrain_airflow.kubernetes.kueue import Kueue
+from aerotrain_airflow.kubernetes.spot import placement
 from aerotrain_airflow.kubernetes.template import Template, checked, merge
 
 Manifest = dict[str, Any]
@@ -69,7 +70,7 @@ def role_pod(
     Raises:
         SpecError: a template sets a reserved field, or no image is set.
     """
-    pod = _defaults(job, settings)
+    pod = merge(_defaults(job, settings), {"spec": placement(replica.spot)})
     for template, where in (
         (settings.pod_template, "the pod template"),
         (replica.pod, f"the pod template of {replica.role}"),

@@ -14,10 +14,12 @@ from aerotrain.contract.status import State
 from aerotrain.launch.backend import LogLine, log_line
 from aerotrain.launch.controller import Ended
 from aerotrain.launch.driver import follow
+from aerotrain.store import Store
 from aerotrain_airflow.goodput import JobMetrics
 from aerotrain_airflow.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.kubernetes.identity import Handle
 from aerotrain_airflow.kubernetes.plan import PodSettings
+from aerotrain_airflow.settings import Settings
 
 #: Seconds for which requests to end pods are retried; Airflow allows 30 to end a killed task.
 _RETRY_END_FOR = 20.0
@@ -29,6 +31,13 @@ FIRE_AFTER = 10.0
 
 #: Deletions that continue after the ends of their triggers: a loop keeps no tasks alive.
 _ending: set[asyncio.Task[None]] = set()
+
+
+def _open_store(url: str) -> Store:
+    # Imported on use, as the layers of operators are above this one.
+    from aerotrain_airflow.operators.credentials import store_of
+
+    return store_of(url, Settings.read())
 
 
 def _continue(deletion: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -99,6 +108,7 @@ class JobTrigger(BaseTrigger):
             emit=emit,
             say=self.log.info,
             until=self.until,
+            open_store=_open_store,
         )
 
     async def on_kill(self) -> None:

@@ -11,11 +11,8 @@ from airflow.sdk import BaseOperator, Context
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.job import Job
 from aerotrain.contract.layout import job_name, path_segment
-from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import arguments_of
-from aerotrain.launch.restart_policy import with_fewer_workers
 from aerotrain.user_code import publish_code
-from aerotrain_airflow.goodput import events_of_earlier_attempts
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.settings import Settings
 
@@ -48,7 +45,15 @@ def describe(
         }
     )
     arguments_of(described)
-    return described
+    return _without_spot(described) if 0 < ti.max_tries < ti.try_number else described
+
+
+def _without_spot(job: Job) -> Job:
+    """The job of the last try, of which no replica runs on a spot node if any would."""
+    if not any(each.spot for each in job.replicas):
+        return job
+    _LOG.info("this is the last try: it asks for no spot nodes")
+    return replace(job, replicas=tuple(replace(each, spot=False) for each in job.replicas))
 
 
 def place_of(task: BaseOperator, ti: Any, settings: Settings) -> dict[str, str]:
@@ -72,22 +77,6 @@ def _made_from(ti: Any, settings: Settings) -> dict[str, str]:
     if settings.launcher == "kubernetes":
         found["image"] = settings.image
     return found
-
-
-def without_unplaced_workers(job: Job, settings: Settings) -> Job:
-    """The job, without the workers that could not be placed in earlier attempts."""
-    if job.min_workers is None:
-        return job
-    fewer = with_fewer_workers(job, events_of_earlier_attempts(store_of(job.prefix, settings)))
-    if fewer != job:
-        _LOG.warning(
-            "the others could not be scheduled before: this try asks for %d of %d workers "
-            "(min_workers=%d)",
-            fewer.count(Role.WORKER),
-            job.count(Role.WORKER),
-            job.min_workers,
-        )
-    return fewer
 
 
 def with_code_published(job: Job, settings: Settings, context: Context) -> Job:

@@ -20,7 +20,7 @@ from aerotrain.launch.backend import LogLine, attempt_of, log_line
 from aerotrain.launch.controller import Ended
 from aerotrain.launch.launcher import Launcher
 from aerotrain.launch.process.backend import ProcessBackend
-from aerotrain.store import MissingError
+from aerotrain.store import MissingError, Store
 from aerotrain_airflow.dates import date_required
 from aerotrain_airflow.goodput import JobMetrics, record
 from aerotrain_airflow.operators.credentials import replica_base_environment, store_of
@@ -28,7 +28,6 @@ from aerotrain_airflow.operators.description import (
     check_run,
     describe,
     with_code_published,
-    without_unplaced_workers,
 )
 from aerotrain_airflow.operators.links import (
     CardLink,
@@ -130,7 +129,7 @@ class JobOperator(BaseOperator):
             settings = Settings.read(self.launcher)
             check_run(context)
             job = describe(self, self.job, self.arguments, context, settings)
-            job = with_code_published(without_unplaced_workers(job, settings), settings, context)
+            job = with_code_published(job, settings, context)
             key = None
             if self.reuse and not self.is_dry_run:
                 key = key_of(job, settings)
@@ -253,7 +252,7 @@ class JobOperator(BaseOperator):
         try:
             store = store_of(job.prefix, settings)
             events = launcher.events(handle)
-            goodput = record(events, store, time.time())
+            goodput = record(events, store, time.time(), job, settings.prices)
         except (AerotrainError, OSError) as error:
             self.log.warning("the event log of %s could not be written: %s", job.name, error)
         else:
@@ -348,11 +347,15 @@ def choose_launcher(settings: Settings, holder: str) -> Launcher[Any]:
     Raises:
         FinalError: a setting that this launcher needs is missing.
     """
+
+    def open_store(url: str) -> Store:
+        return store_of(url, settings)
+
     if settings.launcher == "kubernetes":
         # Imported on use: the client takes a second to import.
         from aerotrain_airflow.kubernetes.backend import from_settings
 
-        return Launcher(from_settings(settings, holder))
+        return Launcher(from_settings(settings, holder), open_store=open_store)
     return Launcher(
         ProcessBackend(
             settings.scratch,
@@ -360,5 +363,6 @@ def choose_launcher(settings: Settings, holder: str) -> Launcher[Any]:
             holder,
             settings.python,
             warm=settings.warm_start,
-        )
+        ),
+        open_store=open_store,
     )

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 from aerotrain.contract.errors import FinalError, SpecError, TemporaryError, counted
 from aerotrain.contract.job import Job
 from aerotrain.contract.layout import job_name, path_segment
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import arguments_of, check_of
 from aerotrain.store import probe
 from aerotrain_airflow.dates import date_required
@@ -203,14 +204,14 @@ def _check_models(job: Job) -> None:
 
 
 def _check_shards(jobs: Collection[Job]) -> None:
-    """Check that there are at least as many shards as readers: each reader reads whole shards."""
-    readers = max((job.count(job.reader) for job in jobs), default=0)
+    """Check that there are at least as many shards as data workers, which read whole shards."""
+    readers = max((job.count(Role.INPUT) for job in jobs), default=0)
     for job in jobs:
         if job.module == _PLAN:
             shards = arguments_of(job).shards
             if shards < readers:
                 raise SpecError(
-                    f"{counted(shards, 'shard')} cannot be shared by {readers} readers, for "
-                    f"each reads whole shards; ask for {readers} shards or more, or for "
-                    "fewer workers or input"
+                    f"{counted(shards, 'shard')} cannot be shared by {readers} data workers, for "
+                    f"each reads whole shards; ask for {readers} shards or more, or for fewer data "
+                    "workers"
                 )

@@ -150,9 +150,11 @@ def _training(
 ) -> dict[str, Any]:
     """A training, from its objects in the store of the run."""
     # The events of earlier attempts with those of the group, and the chief's own so far.
-    log = json.loads(_content(run, objects, RUN_LOG) or b"{}").get("events", [])
+    log = json.loads(_content(run, objects, RUN_LOG) or b"{}")
     chief = read(_content(run, objects, CHIEF_LOG).decode().splitlines())
-    events: list[Event] = merged({*read(json.dumps(each) for each in log), *chief})
+    events: list[Event] = merged(
+        {*read(json.dumps(each) for each in log.get("events", [])), *chief}
+    )
     statuses = dict(_statuses(run, objects))
     last_seen = max((each.processes[-1].seen for each in statuses.values()), default=0.0)
     ended = not active or any(each.event is EventType.END for each in events[-3:])
@@ -163,7 +165,8 @@ def _training(
     times = step_times(statuses)
     goodput = goodput_of(events).to_dict() if events else None
     if goodput is not None:
-        # The launcher's log, which has all restarts, is in the store only at the end.
+        # The launcher's log, which has all restarts and the cost, is in the store only at the end.
+        goodput |= {name: log.get(name) for name in ("core_hours", "cost")}
         goodput["restarts"] = sum(each["kind"] == "restart" for each in marks)
     return {
         "curves": _columns(curves.during.points),

@@ -1,8 +1,8 @@
 """The timeline of a training: what each replica did when, and the marks of single moments.
 
 All are JSON values for ``static/timeline.js``, and all times are of ``time.time()``. A mark is an
-event of the training: ``at``, ``step``, ``kind`` (restart, failure, preemption, checkpoint or end)
-and ``text``.
+event of the training: ``at``, ``step``, ``kind`` (restart, resize, failure, preemption, checkpoint
+or end) and ``text``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -208,8 +208,10 @@ def _mark(at: float, step: int | None, kind: str, text: str) -> Mark:
 
 
 def _restarts(events: Sequence[Event]) -> Iterator[Mark]:
-    """One mark for all replicas that one decision restarts."""
+    """One mark for all replicas that one decision restarts; a resize has its own."""
+    resized = {each.at for each in events if each.event is EventType.RESIZE}
     restarts = [each for each in events if each.event is EventType.RESTART]
+    restarts = [each for each in restarts if each.at not in resized]
     for at, group in groupby(restarts, key=lambda each: each.at):
         together = list(group)
         why = f": {together[0].because}" if together[0].because else ""
@@ -248,6 +250,8 @@ def _mark_of(event: Event) -> Mark | None:
     match event.event:
         case EventType.DETECT:
             return _mark(event.at, event.step, "failure", f"{who} {event.because or 'failed'}")
+        case EventType.RESIZE:
+            return _mark(event.at, event.step, "resize", event.because)
         case EventType.PREEMPTED:
             return _mark(event.at, event.step, "preemption", f"{who} was preempted{reason}")
         case EventType.SAVE_STALL:

@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, Param, TaskGroup, XComArg
 
 from aerotrain.contract.errors import SpecError, nearest
-from aerotrain.contract.replicas import Role
+from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.steps import ARGUMENTS
 from aerotrain.contract.strategy import COUNTED_BY, SWITCHED_BY
 from aerotrain.user_code import hparams_of
@@ -245,6 +245,7 @@ class Train:
         task_id: str = "train",
         environment: Mapping[str, str] | None = None,
         pods: Mapping[str, PodTemplate] | None = None,
+        spot: Sequence[str] = (),
         **other: Any,
     ) -> XComArg:
         """Train the model that ``module``'s ``build_model`` returns on the data set ``data``.
@@ -255,6 +256,9 @@ class Train:
         the replicas, such as ``{"TF_USE_LEGACY_KERAS": "1"}`` for a tf_keras model, which
         ``evaluate`` and ``export`` then need too. ``pods`` are pod templates by role, for settings
         beyond resources, such as ``{"worker": {"spec": {"nodeSelector": {"pool": "gpu"}}}}``.
+        ``spot`` are the roles whose pods prefer spot nodes, of ``worker`` and ``input``, such as
+        ``["worker"]``; then those of all other roles avoid them, and at the last try of the task
+        those of all.
         ``other`` are options of the training, in place of the params of the run, such as
         ``epochs=5`` or ``strategy="one_device"``; those that the form does not have, such as
         ``class_weight`` and ``start_from``; and arguments of Airflow's operators, such as ``pool``.
@@ -266,7 +270,7 @@ class Train:
         Returns:
             The URL of the trained model.
         """
-        fields = _fields(module, data, hparams, environment, pods, **other)
+        fields = _fields(module, data, hparams, environment, pods, spot, **other)
         return _shown_in_form(JobOperator(task_id=task_id, **fields), module)
 
     def partial(
@@ -322,14 +326,18 @@ def _fields(
     hparams: Any = None,
     environment: Mapping[str, str] | None = None,
     pods: Mapping[str, PodTemplate] | None = None,
+    spot: Sequence[str] = (),
     **other: Any,
 ) -> dict[str, Any]:
     """The arguments of the operator but its task id.
 
     Raises:
-        SpecError: one of ``other`` is neither an option nor of Airflow's operators.
+        SpecError: one of ``other`` is neither an option nor of Airflow's operators, or one of
+            ``spot`` is no role that may be on spot nodes.
     """
     _check_names("train", other, TRAINING)
+    for role in spot:
+        ReplicaSpec.from_dict({"role": role, "spot": True})
 
     def option(name: str) -> Any:
         """The value in the DAG file, else that of the run."""
@@ -353,9 +361,13 @@ def _fields(
             "strategy": option("strategy"),
             "deadlines": {"progress_timeout": option("progress_timeout")},
             "restarts": option("restarts"),
-            "min_workers": option("min_workers"),
             "replicas": [
-                replica(role.value, environment, (pods or {}).get(role.value), count, resources)
+                {
+                    **replica(
+                        role.value, environment, (pods or {}).get(role.value), count, resources
+                    ),
+                    "spot": role in spot if spot else None,
+                }
                 for role, count in counts.items()
             ],
             "arguments": {

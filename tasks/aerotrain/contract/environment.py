@@ -6,7 +6,7 @@ process reads these variables, once, and passes their values on.
 """
 
 import json
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from enum import StrEnum
 
 from aerotrain.contract.job import Job
@@ -17,7 +17,7 @@ class Variable(StrEnum):
     """The variables of a replica."""
 
     JOB = "AEROTRAIN_JOB"  # as JSON
-    CLUSTER = "AEROTRAIN_CLUSTER"  # as JSON
+    CLUSTER = "AEROTRAIN_CLUSTER"  # as JSON, for ``read_cluster``
     ROLE = "AEROTRAIN_ROLE"
     INDEX = "AEROTRAIN_INDEX"
     ATTEMPT = "AEROTRAIN_ATTEMPT"
@@ -26,6 +26,7 @@ class Variable(StrEnum):
     TERMINATION_LOG = "AEROTRAIN_TERMINATION_LOG"  # the file of its termination message
     NODE = "AEROTRAIN_NODE"  # the machine, where the host name is that of the replica, as in a pod
     SERVER = "MODEL_SERVER"  # set by the pod template with a sidecar of serve_check
+    WITHOUT = "AEROTRAIN_WITHOUT"  # the workers that take no part in the cluster, by name
     GRACE = "AEROTRAIN_GRACE"  # seconds that it may take to save after it was preempted
 
 
@@ -39,23 +40,50 @@ Cluster = Mapping[str, list[str]]
 
 
 def cluster_of(job: Job, addresses: Addresses) -> Cluster:
-    """The cluster of a job, from the ``host:port`` of each replica.
+    """The cluster of a job, from the ``host:port`` of each replica, or of all of a role.
+
+    As in Slurm's lists of hosts, ``worker-[0-9]`` stands for ten hosts: Linux limits the size of a
+    variable.
 
     The evaluator receives the cluster but is not a member of it, as in TensorFlow's estimators:
     https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver/TFConfigClusterResolver
     """
     cluster: dict[str, list[str]] = {}
     if job.count(Role.WORKER) or job.count(Role.INPUT):
-        for name in job.names():
+        for name, address in addresses.items():
             if name.role is not Role.EVALUATOR:
-                cluster.setdefault(name.role.value, []).append(addresses[name])
+                cluster.setdefault(name.role.value, []).append(address)
     return cluster
 
 
+def read_cluster(text: str) -> dict[str, list[str]]:
+    """The cluster in the variable CLUSTER, with the address of each replica."""
+    return {
+        role: [address for each in listed for address in _addresses(each)]
+        for role, listed in json.loads(text).items()
+    }
+
+
+def _addresses(listed: str) -> list[str]:
+    begin, is_several, rest = listed.partition("[")
+    if not is_several:
+        return [listed]
+    numbers, _, end = rest.partition("]")
+    first, _, last = numbers.partition("-")
+    return [f"{begin}{number}{end}" for number in range(int(first), int(last) + 1)]
+
+
 def replica_environment(
-    job: Job, replica: ReplicaName, addresses: Addresses, attempt: str, restarts: int = 0
+    job: Job,
+    replica: ReplicaName,
+    addresses: Addresses,
+    attempt: str,
+    restarts: int = 0,
+    without: Iterable[ReplicaName] = (),
 ) -> dict[str, str]:
     """The variables that describe a replica; a launcher adds credentials to them.
+
+    The workers ``without`` take no part in the cluster.
 
     A launcher may add HEARTBEAT, whose default is ``heartbeat`` in the working directory, and
     TERMINATION_LOG, whose default is the file that Kubernetes reads.
@@ -68,7 +96,19 @@ def replica_environment(
         Variable.INDEX: str(replica.index),
         Variable.ATTEMPT: attempt,
         Variable.RESTARTS: str(restarts),
+        **without_variable(without),
     }
+
+
+def without_variable(without: Iterable[ReplicaName]) -> dict[str, str]:
+    """The variable that names the workers which take no part in the cluster; none if all do."""
+    names = " ".join(map(str, sorted(without)))
+    return {Variable.WITHOUT: names} if names else {}
+
+
+def without_of(environment: Mapping[str, str]) -> frozenset[str]:
+    """The names of the workers that take no part in the cluster."""
+    return frozenset(environment.get(Variable.WITHOUT, "").split())
 
 
 def replica_of(environment: Mapping[str, str]) -> ReplicaName:
@@ -90,7 +130,13 @@ def set_tensorflow_variables(environment: MutableMapping[str, str]) -> None:
 
     Call this before TensorFlow builds a strategy.
     """
-    cluster, replica = json.loads(environment[Variable.CLUSTER]), replica_of(environment)
+    cluster, replica = read_cluster(environment[Variable.CLUSTER]), replica_of(environment)
+    if without := without_of(environment):  # TensorFlow numbers workers without a gap
+        names = [ReplicaName(Role.WORKER, index) for index in range(len(cluster[Role.WORKER]))]
+        members = [each for each in names if str(each) not in without]
+        cluster[Role.WORKER] = [cluster[Role.WORKER][each.index] for each in members]
+        if replica in members:
+            replica = ReplicaName(Role.WORKER, members.index(replica))
     clients = [*cluster.get(Role.CHIEF, []), *cluster.get(Role.WORKER, [])]
     config = tf_config(cluster, replica)
     variables = {"TF_CONFIG": config, **dict.fromkeys(_DTENSOR)}

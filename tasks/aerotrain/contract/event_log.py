@@ -25,7 +25,7 @@ class EventType(StrEnum):
     PREEMPTED = "preempted"
     DETECT = "detect"  # a failure was observed
     RESTART = "restart"  # replicas were restarted
-    REWORK = "rework"  # ``times`` steps of which another worker had run a part
+    RESIZE = "resize"  # the group asks for other workers than before, or goes on with others
     ADOPT = "adopt"  # another attempt took over the replica group
     END = "end"  # in the log of a replica group, with the state of the job as ``kind``
 
@@ -37,7 +37,8 @@ class Event:
     ``restarts`` is the replica's restart count. ``node`` is where a failed replica ran, and the
     node that a restarted replica avoids. ``memory`` is the factor by which a restarted replica's
     memory grows. ``force`` means that its former process is replaced without waiting for its end.
-    ``unresponsive`` are the replicas that a failed one named as such. ``times`` is the number of
+    ``unresponsive`` are the replicas that a failed one named as such. After a resize, ``workers``
+    are asked for, and those in ``without`` take no part. ``times`` is the number of
     equal events that this one stands for; it is the last of them.
     """
 
@@ -53,6 +54,8 @@ class Event:
     memory: float = 1.0
     force: bool = False
     unresponsive: tuple[str, ...] = ()
+    workers: int = 0
+    without: tuple[str, ...] = ()
     times: int = 1
 
     def to_json(self) -> str:

@@ -15,11 +15,11 @@ from aerotrain.contract.layout import (
     path_segment,
 )
 from aerotrain.contract.options import Section, option
-from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Role
-from aerotrain.contract.strategy import StrategyRules, rules_of
+from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Role, range_of
+from aerotrain.contract.strategy import STRATEGIES, StrategyRules, rules_of
 from aerotrain.contract.validation import CountOrZero, Limits, Seconds, Validated
 
-VERSION = 3
+VERSION = 4
 
 _JobName = Annotated[
     str,
@@ -95,15 +95,6 @@ class Job(Validated):
     run: str
     task: str
     strategy: str = "one_device"
-    min_workers: int | None = option(
-        None,
-        title="Minimum workers",
-        help="Number of workers with which a retry of the task may go on, where the others could "
-        "not be scheduled.",
-        empty="all of them",
-        section=Section.RECOVERY,
-        minimum=0,
-    )
     replicas: tuple[ReplicaSpec, ...] = field(
         default_factory=lambda: (ReplicaSpec(role=Role.CHIEF),)
     )
@@ -156,14 +147,20 @@ class Job(Validated):
                 f"{self.strategy!r} needs at least {rules.min_workers}; ask for more workers"
             )
         self._check_input()
-        least = max(rules.min_workers, 1)
-        if self.min_workers is not None and not least <= self.min_workers <= workers:
-            raise SpecError(
-                f"job {self.name!r} has {workers} workers under {self.strategy!r} and may go on "
-                f"with min_workers={self.min_workers}; "
-                + (f"give it {least} to {workers}, or " if workers else "")
-                + "leave it out"
-            )
+        for replica in self.replicas:
+            is_elastic = replica.role is Role.WORKER and rules.elastic
+            if replica.least is not None and not is_elastic:
+                elastic = " and ".join(n for n, each in STRATEGIES.items() if each.elastic)
+                raise SpecError(
+                    f"job {self.name!r} asks for {replica.least} to {replica.count} "
+                    f"{replica.role} under {self.strategy!r}, and only the number of workers of "
+                    f"{elastic} can change; give one number"
+                )
+            if replica.least is not None and replica.least > replica.count:
+                raise SpecError(
+                    f"job {self.name!r} asks for at least {replica.least} of {replica.count} "
+                    f"{replica.role}; give a range"
+                )
 
     def _check_input(self) -> None:
         inputs, dispatchers = self.count(Role.INPUT), self.count(Role.DISPATCHER)
@@ -185,7 +182,7 @@ class Job(Validated):
 
     @property
     def reader(self) -> Role:
-        """The role whose replicas each read their own shards, if the job has any."""
+        """The role whose replicas read shards for graphs of the chief, if the job has any."""
         return Role.INPUT if self.count(Role.INPUT) else Role.WORKER
 
     @property
@@ -202,6 +199,14 @@ class Job(Validated):
         """The number of replicas of that role."""
         return sum(replica.count for replica in self.replicas if replica.role is role)
 
+    @property
+    def sizes(self) -> range:
+        """The numbers of workers that the job may have while it runs."""
+        for each in self.replicas:
+            if each.role is Role.WORKER:
+                return range(each.least or each.count, each.count + 1)
+        return range(1)
+
     def recipe(self) -> dict[str, Any]:
         """What of the job decides its result, as JSON for readers of its output.
 
@@ -214,6 +219,7 @@ class Job(Validated):
                 {
                     "role": each.role,
                     "count": each.count,
+                    **({"least": each.least} if each.least else {}),
                     "resources": {"gpu": each.resources.gpu, "tpu": each.resources.tpu},
                 }
                 for each in self.replicas
@@ -255,7 +261,8 @@ class Job(Validated):
         """Build a job from plain values, as in a DAG or a JSON document.
 
         A replica whose count is null gets the strategy's default. A replica whose count is 0 is
-        omitted, so that a form may name every role under every strategy.
+        omitted, so that a form may name every role under every strategy. The count of workers may
+        be a range, ``"2..8"``.
         """
         version = data.get("version", VERSION)
         if version != VERSION:
@@ -272,7 +279,11 @@ class Job(Validated):
 
 def _with_count(replica: Mapping[str, Any], rules: StrategyRules) -> Mapping[str, Any]:
     """The replica with a number as its count; null is replaced by the strategy's default."""
-    if replica.get("count", 1) is not None:
+    count = replica.get("count", 1)
+    if isinstance(count, str):
+        least, most = range_of(count)
+        return {**replica, "count": most, **({"least": least} if least < most else {})}
+    if count is not None:
         return replica
     default = {Role.WORKER: rules.workers, Role.PS: rules.ps, Role.INPUT: 0}
     return {**replica, "count": default.get(replica.get("role", ""), 1)}

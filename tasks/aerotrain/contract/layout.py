@@ -3,7 +3,7 @@
 Each pipeline has a folder, whose URL is the ``store`` of its jobs::
 
     runs/RUN/TASK/            what the job of a task writes; a mapped one has one more level
-        job.json result.json lease.json events.json replicas/ logs/
+        job.json result.json lease.json events.json size.json replicas/ logs/
         model.json started_from.json checkpoints/ events-chief.jsonl progress.jsonl
         evaluations/ tensorboard/                                        of a training
         metrics.json card.json card.html                                 of an evaluation
@@ -33,6 +33,8 @@ PREDICTIONS, CODE, REUSE, WATCHED = "predictions", "code", "reuse", "watched"
 
 #: Of any job: its description, what it returned, the lease of its writer, and its event log.
 JOB, RESULT, LEASE, RUN_LOG = "job.json", "result.json", "lease.json", "events.json"
+#: The size that a user has set for it.
+SIZE = "size.json"
 #: The folder of what each replica reports, and the log files of callbacks.
 REPLICAS, LOGS = "replicas", "logs"
 #: The record of the job whose result was taken instead.

@@ -124,7 +124,11 @@ class Declared:
         Null is always accepted: where it is no value of the option, it means its default.
         """
         limits, kind = self.option, self.type.kind
-        schema: dict[str, Any] = {"type": ["null", JSON_TYPES[kind]]}
+        # Airflow's form shows a field of the first type but null.
+        types = ["string", "integer"] if self.type.is_size else [JSON_TYPES[kind]]
+        schema: dict[str, Any] = {"type": ["null", *types]}
+        if limits.pattern:
+            schema["pattern"] = f"^({limits.pattern})$"
         if kind is float:
             schema |= _FINITE_OPTION
         if kind is Mapping:

@@ -90,8 +90,8 @@ class PlanArguments(Validated):
     shards: int = option(
         4,
         title="Shards",
-        help="Least number of TFRecord files of each split. Each worker, or each data worker, "
-        "reads files of its own.",
+        help="Least number of TFRecord files of each split. Each data worker reads files of its "
+        "own.",
         section=Section.DATA,
         minimum=1,
         maximum=MOST_SHARDS,

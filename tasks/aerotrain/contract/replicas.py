@@ -1,6 +1,7 @@
 """The replicas of a job: their roles and names, how many there are, and what each gets."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -40,6 +41,33 @@ class Role(StrEnum):
 #: The roles of which a job has at most one replica, named by the role alone.
 ALONE = frozenset({Role.CHIEF, Role.EVALUATOR, Role.DISPATCHER})
 
+#: The roles that may run on spot nodes: each replica of the others has what no other one has.
+SPOT = (Role.WORKER, Role.INPUT)
+
+#: The number of a job's workers: fixed, or a range in which it may change while the job runs.
+SIZE = Limits(
+    minimum=0, pattern=r"\d{1,6}(\.\.\d{1,6})?", form='a whole number, or a range such as "2..8"'
+)
+
+
+def range_of(size: int | str) -> tuple[int, int]:
+    """The least and the largest number that a size accepts.
+
+    Raises:
+        SpecError: it is neither a number nor a range that can be.
+    """
+    if isinstance(size, bool) or not re.fullmatch(SIZE.pattern, str(size)):
+        raise SpecError(f"the number of workers must be {SIZE.form}, got {size!r}")
+    least, _, most = str(size).partition("..")
+    if most and not int(least):
+        raise SpecError(f"a range of workers begins with 1 or more, got {size!r}")
+    if int(most or least) < int(least):
+        raise SpecError(
+            f'the range {size!r} of workers ends before it begins; write "{most}..{least}"'
+        )
+    return int(least), int(most or least)
+
+
 #: The roles that make up TensorFlow's cluster.
 CLUSTERED = (Role.CHIEF, Role.WORKER, Role.PS)
 
@@ -67,21 +95,31 @@ class Resources(Validated):
 class ReplicaSpec(Validated):
     """One role of a job, and the number of its replicas.
 
-    ``pod`` is a Kubernetes pod template for this role. Only a launcher of pods uses it.
+    With ``least`` the number may change while the job runs, between that and ``count``. ``pod`` is
+    a Kubernetes pod template for this role. ``spot`` is whether its replicas prefer spot nodes, or
+    avoid them; None takes any node. Only a launcher of pods uses these.
     """
 
     TITLE: ClassVar = "a replica"
 
     role: Role
     count: Count = 1
+    least: Count | None = None
     resources: Resources = field(default_factory=Resources)
     environment: Mapping[str, str] = field(default_factory=dict)
     pod: Mapping[str, Any] = field(default_factory=dict)
+    spot: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.role in ALONE and self.count != 1:
             raise SpecError(f"a job has at most one {self.role}, got {self.count}")
+        if self.spot and self.role not in SPOT:
+            raise SpecError(
+                f"spot names the {self.role}, which stays on demand, because no other replica has "
+                f"its work or its variables; the roles that may be on spot nodes are "
+                f"{' and '.join(SPOT)}"
+            )
         try:
             json.dumps(self.pod)
         except (TypeError, ValueError) as error:

@@ -50,7 +50,8 @@ class Observation:
     restart count at the time of the observation; None if the replica is gone and the count is
     unknown. ``node`` is the replica's machine. ``heartbeat_age`` is the seconds since the last
     heartbeat, None if the backend sees none. ``waits_since`` is since when the replica has been
-    waiting to start, by ``time.time()``; None if it has started once. ``unresponsive`` are the
+    waiting to start, by ``time.time()``; None if it has started once. ``began`` is when it started,
+    None if that is unknown. ``unresponsive`` are the
     names of the replicas that did not answer it before it ended, from its termination message.
     ``message`` is the sentence of that, which ``reason`` has too.
     """
@@ -64,6 +65,7 @@ class Observation:
     node: str = ""
     heartbeat_age: float | None = None
     waits_since: float | None = None
+    began: float | None = None
     unresponsive: frozenset[str] = frozenset()
 
     def sentence(self, name: ReplicaName) -> str:

@@ -140,7 +140,6 @@ def check_of(
         task=task,
         module="aerotrain.check",
         strategy="one_device",
-        min_workers=None,
         replicas=(without,),
         arguments={
             "job": json.loads(described.to_json()),

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.options import Section, option
-from aerotrain.contract.replicas import Role
+from aerotrain.contract.replicas import SIZE, Role
 from aerotrain.contract.validation import Validated
 
 
@@ -21,7 +21,8 @@ class StrategyRules:
     ``workers`` and ``ps`` are the default counts of these roles; 0 if the strategy has no such
     role. ``min_workers`` is the least number of workers. ``peers`` means that the workers run the
     chief's own loop; otherwise they serve the chief. ``more_workers`` allows workers although the
-    default is 0. ``input`` allows input replicas that read for all others.
+    default is 0. ``input`` allows input replicas that read for all others. ``elastic`` means that
+    the number of workers may change while a training runs.
     """
 
     summary: str
@@ -31,6 +32,7 @@ class StrategyRules:
     peers: bool = False
     more_workers: bool = False
     input: bool = True
+    elastic: bool = False
 
     @property
     def has_workers(self) -> bool:
@@ -53,12 +55,14 @@ STRATEGIES: Mapping[str, StrategyRules] = {
         workers=1,
         min_workers=1,
         peers=True,
+        elastic=True,
     ),
     "parameter_server": StrategyRules(
         summary="asynchronous: the workers compute, the ps hold the variables",
         workers=2,
         min_workers=1,
         ps=1,
+        elastic=True,
     ),
     "dtensor": StrategyRules(
         summary="synchronous: batches and variables are cut over a mesh of devices, of one "
@@ -116,13 +120,14 @@ class TrainingOptions(Validated):
         section=Section.TRAINING,
         choices=tuple(STRATEGIES),
     )
-    workers: int | None = option(
+    workers: int | str | None = option(
         None,
         title="Workers",
-        help="Replicas that compute, the chief not counted.",
+        help="Replicas that compute, the chief not counted. A range such as `2..8` lets a training "
+        "begin with those that have a place, go on where some are lost, and take others later.",
         empty=_defaults("workers"),
         section=Section.REPLICAS,
-        minimum=0,
+        **vars(SIZE),
     )
     ps: int | None = option(
         None,

@@ -16,6 +16,8 @@ DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 STEPS_PER_EXECUTION = 50
 
 #: How workers all-reduce: TensorFlow's choice, a ring over gRPC, or NVIDIA's library.
+STRAGGLERS = ("report", "replace")
+UPDATES = ("asynchronous", "synchronous")
 COMMUNICATIONS = ("auto", "ring", "nccl")
 
 #: The dtype in which replicas exchange gradients; each replica adds them up in its own dtype.
@@ -211,6 +213,36 @@ class TrainArguments(Validated):
         section=Section.RARE,
         choices=COMMUNICATIONS,
     )
+    update: str = option(
+        UPDATES[0],
+        title="Updates",
+        help="- **asynchronous**: each worker updates the variables with its own batches.\n"
+        "- **synchronous**: workers compute parts of one batch, whose sum updates the variables, "
+        "as one device would.",
+        strategy="parameter_server",
+        section=Section.TRAINING,
+        choices=UPDATES,
+    )
+    stragglers: str = option(
+        STRAGGLERS[0],
+        title="Slow workers",
+        help="What happens to a worker whose steps take much longer than those of the others: it "
+        "is named in the log and gets fewer batches, or another process takes its place, on "
+        "another node if possible.",
+        strategy="parameter_server",
+        section=Section.RECOVERY,
+        choices=STRAGGLERS,
+    )
+    replicas_to_aggregate: int | None = option(
+        None,
+        title="Gradients in an update",
+        help="Number of parts of a batch under synchronous updates. With more workers than parts, "
+        "the others are backups: of a part, the gradient that is there first counts.",
+        empty="as many as workers",
+        strategy="parameter_server",
+        section=Section.RARE,
+        minimum=1,
+    )
     gradient_dtype: str = option(
         GRADIENT_DTYPES[0],
         title="Gradient precision",
@@ -256,6 +288,12 @@ class TrainArguments(Validated):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.replicas_to_aggregate and not self.is_synchronous:
+            raise SpecError(
+                f"replicas_to_aggregate is {self.replicas_to_aggregate}, and update is "
+                f"{self.update!r}, under which each gradient is an update; set update to "
+                "'synchronous', or leave it out"
+            )
         if self.synchronized_batch_norm and self.jit_compile:
             raise SpecError(
                 "synchronized_batch_norm exchanges statistics within a step, which XLA cannot "
@@ -271,6 +309,15 @@ class TrainArguments(Validated):
                 raise SpecError(
                     f"the layout {pattern!r} is no regular expression: {error}"
                 ) from error
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether workers of parameter servers compute parts of one batch."""
+        return self.update == UPDATES[1]
+
+    def parts(self, workers: int) -> int:
+        """The number of parts of a batch that so many workers compute under synchronous updates."""
+        return (self.replicas_to_aggregate or workers) * self.gradient_accumulation_steps
 
     @property
     def steps_of_execution(self) -> int:

@@ -97,8 +97,17 @@ class ValueType:
             return False
         if self.kind is Sequence:
             return not isinstance(value, str)
+        if self.is_size:
+            is_text = isinstance(value, str)
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            return (is_number or is_text) and self.limits.accept(value)
         has_limits = self._is_enum or self.kind in (int, float, str)
         return not has_limits or self.limits.accept(value)
+
+    @property
+    def is_size(self) -> bool:
+        """Whether a value is a whole number, or a text that describes several."""
+        return self.kind is object and bool(self.limits.pattern)
 
     @property
     def _is_enum(self) -> bool:
@@ -112,7 +121,7 @@ class ValueType:
                 words = f"one of {', '.join(self.limits.choices)}"
         else:
             noun = self.limits.form or _WORDS.get(self.kind) or f"a {self.kind.__name__}"
-            words = noun + self.limits.bounds()
+            words = noun if self.is_size else noun + self.limits.bounds()
         return f"{words} or null" if self.optional else words
 
 
@@ -136,7 +145,11 @@ def value_type(annotation: Any, limits: Limits | None = None) -> ValueType:
         found = value_type(parts[0], limits or parts[1])
     elif origin in (Union, UnionType):
         kinds = [each for each in parts if each is not NoneType]
-        found = value_type(kinds[0], limits) if len(kinds) == 1 else ValueType(kind=object)
+        found = (
+            value_type(kinds[0], limits)
+            if len(kinds) == 1
+            else ValueType(kind=object, limits=limits or Limits())
+        )
         return ValueType(**{**vars(found), "optional": len(kinds) < len(parts)})
     elif annotation is Any:
         found = ValueType(kind=object)

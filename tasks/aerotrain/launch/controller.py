@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
-from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.errors import FinalError, TemporaryError, counted
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation, State, job_state
 from aerotrain.launch.restart_policy import (
+    BY_CLUSTER,
     MISSES_A_PEER,
     Deadline,
     History,
@@ -25,11 +26,13 @@ from aerotrain.launch.restart_policy import (
     heartbeat_timeout,
     judge,
     kind_of,
+    listed,
     memory_factor,
     missed,
     not_before,
     replicas_to_restart,
 )
+from aerotrain.launch.size import RESIZED, SUSPENDED, Size, WantedSize, suspended_seconds
 
 Histories = Mapping[ReplicaName, History]
 
@@ -67,7 +70,7 @@ class Ended:
         """
         state = job_state(seen)
         causes = tuple(name for name, each in seen.items() if each.state is state)
-        reason = "; ".join(seen[name].sentence(name) for name in causes)
+        reason = listed([seen[name].sentence(name) for name in causes])
         return cls(state=state, reason=reason, causes=causes)
 
     @classmethod
@@ -103,7 +106,8 @@ class Restart:
 
     ``counts`` are their restart counts afterwards. ``avoid`` is a node on which a replica should
     not be placed again, ``memory`` the factor for its memory. Those in ``force`` are replaced at
-    once, without waiting for the end of the old process or pod.
+    once, without waiting for the end of the old process or pod. Those in ``ends`` are ended, and
+    not started again: they may save before, and so may others if it is ``gentle``.
     """
 
     counts: Mapping[ReplicaName, int]
@@ -111,13 +115,22 @@ class Restart:
     avoid: Mapping[ReplicaName, str] = field(default_factory=dict)
     memory: Mapping[ReplicaName, float] = field(default_factory=dict)
     force: frozenset[ReplicaName] = frozenset()
+    ends: frozenset[ReplicaName] = frozenset()
+    gentle: bool = False
 
     @classmethod
-    def of(cls, events: Mapping[ReplicaName, Event]) -> Self:
-        """The restart that these events record."""
+    def of(
+        cls,
+        events: Mapping[ReplicaName, Event],
+        ends: frozenset[ReplicaName] = frozenset(),
+        because: str = "",
+    ) -> Self:
+        """The restart that these events record, and the end of others."""
         return cls(
             counts={name: each.restarts for name, each in events.items()},
-            because=next(iter(events.values())).because,
+            because=next((each.because for each in events.values()), because),
+            ends=ends,
+            gentle=any(each.kind == RESIZED for each in events.values()),
             avoid={name: each.node for name, each in events.items() if each.node},
             memory={name: each.memory for name, each in events.items() if each.memory != 1.0},
             force=frozenset(name for name, each in events.items() if each.force),
@@ -125,7 +138,11 @@ class Restart:
 
     def __str__(self) -> str:
         """One sentence for the task's log."""
-        return f"{self.because}; restarting {', '.join(map(str, sorted(self.counts)))}"
+        done = {"ending": self.ends, "restarting": self.counts}
+        said = [
+            f"{verb} {listed([*map(str, sorted(who))], ', ')}" for verb, who in done.items() if who
+        ]
+        return "; ".join([self.because, *said])
 
 
 @dataclass(frozen=True)
@@ -170,8 +187,11 @@ class Controller:
         look: GroupObservation,
         now: float,
         last_step: LastStep | None = None,
+        wanted: WantedSize | None = None,
     ) -> Decision:
         """What to do about a group with these ``events`` and this observation.
+
+        ``wanted`` is the size that the user has set, None if it is not known yet.
 
         The events of the decision must be recorded before it is carried out. If another process
         has added events meanwhile, decide again.
@@ -179,25 +199,41 @@ class Controller:
         recorded = Ended.recorded_in(events)
         if recorded is not None:  # its replicas may be gone by now
             return Decision(action=recorded)
-        history = self._history(events)
-        late = _not_carried_out(look.seen, history)
-        seen = self._combined(look.seen, history, late, last_step)
+        history, size = self._history(events), Size.of(self.job, events)
+        asked = {name: look.seen[name] for name in size.names()}
+        late = _not_carried_out(asked, history)
+        seen = self._combined(asked, history, late, last_step) if asked else look.seen
         if job_state(seen) in (State.SUCCEEDED, State.FAILED):
             return Decision.end(Ended.of(seen), now)
-        failed = _Failures(job=self.job, seen=seen, history=history, now=now, last_step=last_step)
+        resizing = _Resizing(
+            size=size, seen=seen, all_seen=look.seen, history=history, now=now, last_step=last_step
+        )
+        asked_for = None if wanted is None else size.wanted(wanted)
+        if size.suspended:
+            return resizing.by_hand(asked_for) if asked_for else resizing.end()
+        failed = _Failures(
+            job=self.job, size=size, seen=seen, history=history, now=now, last_step=last_step
+        )
         ended = failed.end_of_job()
         if ended is not None:
             return Decision.end(ended, now, failed.new)
-        limits = deadlines(self.job, seen, self.created, self.until)
+        created = self.created + suspended_seconds(events, now)
+        limits = deadlines(self.job, size.counts_start(seen), created, self.until)
         deadline = missed(limits, now, look.at)
         if deadline is not None:
             ended = Ended(state=State.LOST, reason=deadline.message)
-            return Decision.end(ended, now, failed.new + failed.not_started(deadline))
-        if late:
-            return Decision(action=Restart.of(late), events=failed.new)
+            return Decision.end(ended, now, failed.new)
+        if asked_for is not None:
+            return resizing.by_hand(asked_for, failed.new)
         wait = self._wait(limits, seen, now, last_step)
+        by_room = None if failed.events else resizing.by_room(failed.left_out)
+        if by_room is not None:
+            return by_room
+        if late or size.to_end(look.seen):
+            action = Restart.of(late, size.to_end(look.seen), "resized")
+            return Decision(action=action, events=failed.new)
         if not failed.events:
-            return Decision(action=wait)
+            return Decision(action=replace(wait, until=min(wait.until, *resizing.dues())))
         due = failed.restart_due()
         if due > now:
             return Decision(action=replace(wait, until=min(due, wait.until)), events=failed.new)
@@ -209,6 +245,8 @@ class Controller:
         action = self.decide(events, GroupObservation(seen, now), now).action
         if isinstance(action, Ended):
             return action.state is State.SUCCEEDED
+        if Size.of(self.job, events).suspended:
+            return True
         is_alive = any(not each.state.ended for each in seen.values())
         return is_alive or bool(_not_carried_out(seen, self._history(events)))
 
@@ -282,10 +320,26 @@ class _Failures:
     """The failures among the replicas of ``job`` as ``seen`` at ``now``, after ``last_step``."""
 
     job: Job
+    size: Size
     seen: Observations
     history: Histories
     now: float
     last_step: LastStep | None
+
+    @cached_property
+    def left_out(self) -> frozenset[ReplicaName]:
+        """Workers that the cluster took, or did not start, too often, if enough others remain."""
+        found = [
+            name
+            for name, each in self.seen.items()
+            if name.role is Role.WORKER
+            and each.state is State.LOST
+            and kind_of(each) in BY_CLUSTER
+            and not judge(each, None, self.history[name].earlier, self.job.restarts).is_restarted
+        ]
+        remain = self.size.workers - len(found)
+        is_elastic = len(self.job.sizes) > 1
+        return frozenset(found if is_elastic and remain >= self.job.sizes[0] else ())
 
     @cached_property
     def events(self) -> Mapping[ReplicaName, Event]:
@@ -298,7 +352,7 @@ class _Failures:
         return {
             name: self.history[name].failure or self._detected(name, kind_of(each))
             for name, each in lost.items()
-            if not causes or name in causes
+            if (not causes or name in causes) and name not in self.left_out
         }
 
     @property
@@ -327,10 +381,6 @@ class _Failures:
             causes=tuple(found),
         )
 
-    def not_started(self, deadline: Deadline) -> tuple[Event, ...]:
-        """The replicas not started by this deadline, as events: the next attempt may omit them."""
-        return tuple(self._detected(name, Failure.START) for name in deadline.waiting)
-
     @cached_property
     def unresponsive(self) -> frozenset[ReplicaName]:
         """Replicas that seem to run, but that a peer reported as unresponsive when it ended."""
@@ -339,14 +389,17 @@ class _Failures:
         return frozenset(
             name
             for name, each in self.seen.items()
-            if not each.state.ended and str(name) in reported
+            if each.state is State.RUNNING and str(name) in reported
         )
 
     @cached_property
     def restarted(self) -> frozenset[ReplicaName]:
         """The replicas that failed, and those that are restarted with them."""
         lost = {name for name, each in self.seen.items() if each.state is State.LOST}
-        return replicas_to_restart(self.job, lost | self.unresponsive)
+        lost = (lost | self.unresponsive) - self.left_out
+        outside = self.size.without  # no other replica needs them, nor they any other
+        together = replicas_to_restart(self.job, lost - outside)
+        return (together - outside - self.left_out) & self.seen.keys() | (lost & outside)
 
     def restart_due(self) -> float:
         """The time of the restart; it does not wait for unresponsive replicas to end."""
@@ -360,9 +413,7 @@ class _Failures:
         return {name: self._restart(name, because) for name in sorted(self.restarted)}
 
     def _sentence(self, verdicts: Mapping[ReplicaName, RestartVerdict]) -> str:
-        return "; ".join(
-            self.seen[name].sentence(name) + each.so for name, each in verdicts.items()
-        )
+        return listed([self.seen[name].sentence(name) + v.so for name, v in verdicts.items()])
 
     def _restart(self, name: ReplicaName, because: str) -> Event:
         verdict, failure = self.verdicts.get(name), self.events.get(name)
@@ -394,6 +445,119 @@ class _Failures:
             node=seen.node,
             unresponsive=tuple(sorted(seen.unresponsive)),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Resizing:
+    """What changes the ``size`` of a group: the user's wish, and the room that there is.
+
+    ``seen`` are the observations of the replicas that the group asks for, of ``all_seen``.
+    """
+
+    size: Size
+    seen: Observations
+    all_seen: Observations
+    history: Histories
+    now: float
+    last_step: LastStep | None
+
+    def by_hand(self, new: Size, events: tuple[Event, ...] = ()) -> Decision:
+        """Ask for the number of workers that the user wants."""
+        if new.suspended:
+            because = f"suspended by hand{self._at('after')}"
+        elif self.size.suspended:
+            because = "resumed by hand"
+        else:
+            because = f"{self._of(new.workers)} are asked for by hand"
+        return self._change(new, because, events)
+
+    def by_room(self, left_out: frozenset[ReplicaName]) -> Decision | None:
+        """Go on without members that have no place, or with others that got one."""
+        size = self.size
+        dues = size.without_place(self.seen)
+        missing = sorted(left_out - size.without if size.job.rules.peers else ())
+        missing = missing or sorted(dues if dues and max(dues.values()) <= self.now else ())
+        if missing:
+            new = replace(size, without=size.without | {*missing})
+            verb = "has" if len(missing) == 1 else "have"
+            because = f"{self._of(_workers(new))} go on: {_listed(missing)} {verb} no place"
+            return self._change(new, because, apart=left_out)
+        joining, due = size.joining(self.seen)
+        if joining and due <= self.now and not dues:
+            new = replace(size, without=size.without - {*joining})
+            verb = "has" if len(joining) == 1 else "have"
+            goes_on = f"going on with {self._of(_workers(new))}{self._at('from')}"
+            return self._change(new, f"{_listed(joining)} {verb} a place: {goes_on}")
+        return None
+
+    def dues(self) -> tuple[float, float]:
+        """When to go on without members that have no place, and with others that got one."""
+        joining, due = self.size.joining(self.seen)
+        dues = self.size.without_place(self.seen).values()
+        return max(dues, default=float("inf")), due if joining else float("inf")
+
+    def end(self) -> Decision:
+        """End the replicas that still run of a suspended group; then wait until it is resumed."""
+        ends = self.size.to_end(self.all_seen)
+        if not ends:
+            return Decision(action=Wait(float("inf")))
+        return Decision(action=Restart.of({}, ends, "suspended by hand"))
+
+    def _change(
+        self,
+        new: Size,
+        because: str,
+        events: tuple[Event, ...] = (),
+        apart: frozenset[ReplicaName] = frozenset(),
+    ) -> Decision:
+        """The change to that size, which starts no replica that is ``apart``."""
+        resize = Event(
+            event=EventType.RESIZE,
+            at=self.now,
+            step=self.last_step.step if self.last_step else None,
+            kind=SUSPENDED if new.suspended else "",
+            because=because,
+            workers=new.workers,
+            without=tuple(map(str, sorted(new.without))),
+        )
+        restarts = {
+            name: Event(
+                event=EventType.RESTART,
+                at=self.now,
+                step=resize.step,
+                replica=str(name),
+                restarts=self.history[name].restarts + 1,
+                kind=RESIZED,
+                because=because,
+                memory=memory_factor(self.history[name].failures),
+            )
+            for name in new.to_start(self.size)
+            if name not in apart
+        }
+        action = Restart.of(restarts, new.to_end(self.all_seen), because)
+        return Decision(action=action, events=(*events, resize, *restarts.values()))
+
+    def _of(self, workers: int) -> str:
+        return f"{workers} of {counted(self.size.job.sizes[-1], 'worker')}"
+
+    def _at(self, word: str) -> str:
+        return f" {word} step {self.last_step.step}" if self.last_step else ""
+
+
+#: The number of replicas that the reason of a resize names.
+_NAMED = 3
+
+
+def _workers(size: Size) -> int:
+    return sum(each.role is Role.WORKER for each in size.members())
+
+
+def _listed(names: Sequence[ReplicaName]) -> str:
+    """The first names in a sentence: each replica's restart has it."""
+    said = list(map(str, names))
+    if len(said) > _NAMED:
+        said = [*said[: _NAMED - 1], f"{len(said) - _NAMED + 1} others"]
+    return " and ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
 
 
 def _not_carried_out(seen: Observations, history: Histories) -> dict[ReplicaName, Event]:

@@ -25,6 +25,7 @@ from aerotrain.launch.backend import (
     RetryLaterError,
 )
 from aerotrain.launch.controller import Controller, Decision, Ended, LastStep, Restart, Wait
+from aerotrain.launch.wanted import Open, Wanted, watched
 
 #: What TensorFlow's C++ prints whatever its log level: a banner, and all that is of level INFO.
 _NOISE = re.compile(
@@ -118,17 +119,25 @@ async def start(backend: Backend[PlanT], plan: PlanT) -> str:
 
 
 async def follow(
-    backend: Backend[PlanT], handle: str, *, emit: Emit, say: Report, until: float | None
+    backend: Backend[PlanT],
+    handle: str,
+    *,
+    emit: Emit,
+    say: Report,
+    until: float | None,
+    open_store: Open | None = None,
 ) -> Ended:
     """Follow a group until its job has ended, restarting failed replicas; returns how it ended.
 
-    ``until`` is a time of ``time.time()`` at which the task's own timeout ends.
+    ``until`` is a time of ``time.time()`` at which the task's own timeout ends. ``open_store``
+    opens the job's store, where the user may set its size.
     """
     listener, is_said = Listener(emit), False
     while True:
         try:
             async with backend.open(handle, listener.emit, say) as group:
-                return await _Following(group, listener, say, until).run()
+                with watched(group.job, open_store) as wanted:
+                    return await _Following(group, listener, say, until, wanted).run()
         except GroupGoneError as error:
             return Ended(state=State.LOST, reason=str(error))
         except RetryLaterError as error:  # the group cannot be read
@@ -143,8 +152,11 @@ async def follow(
 
 
 class _Following:
-    def __init__(self, group: Group, listener: Listener, say: Report, until: float | None) -> None:
+    def __init__(
+        self, group: Group, listener: Listener, say: Report, until: float | None, wanted: Wanted
+    ) -> None:
         self._group = group
+        self._wanted = wanted
         self._listener = listener
         self._say = say
         self._controller = Controller(job=group.job, created=group.created, until=until)
@@ -154,9 +166,14 @@ class _Following:
     async def run(self) -> Ended:
         wait, look_again = 0.0, False
         while True:
-            look = await self._group.observe(wait, look_again=look_again)
+            until_read = min(wait, self._wanted.every)
+            look = await self._group.observe(until_read, look_again=look_again)
             decision = self._controller.decide(
-                self._group.events, look, time.time(), self._listener.last_step
+                self._group.events,
+                look,
+                time.time(),
+                self._listener.last_step,
+                self._wanted.size,
             )
             if isinstance(decision.action, Ended):
                 if await self._record_end(decision):

@@ -19,6 +19,7 @@ from aerotrain.launch import driver
 from aerotrain.launch.backend import Backend, Emit, PlanT, Report
 from aerotrain.launch.controller import Ended
 from aerotrain.launch.restart_policy import Observations
+from aerotrain.launch.wanted import Open
 
 T = TypeVar("T")
 
@@ -28,12 +29,19 @@ _LOG = getLogger(__name__)
 class Launcher(Generic[PlanT]):
     """Runs the replicas of jobs by a backend, on behalf of one task try.
 
-    ``say`` gets messages about a group, such as that a replica is restarted.
+    ``say`` gets messages about a group, such as that a replica is restarted. ``open_store`` opens
+    the store of a job, where the user may set its size.
     """
 
-    def __init__(self, backend: Backend[PlanT], say: Report = _LOG.info) -> None:
+    def __init__(
+        self,
+        backend: Backend[PlanT],
+        say: Report = _LOG.info,
+        open_store: Open | None = None,
+    ) -> None:
         self._backend = backend
         self._say = say
+        self._open_store = open_store
         self._starting: _Work[str] | None = None
 
     def plan(self, job: Job, attempt: str) -> PlanT:
@@ -81,7 +89,12 @@ class Launcher(Generic[PlanT]):
             try:
                 async with asyncio.timeout(at_most):
                     return await driver.follow(
-                        self._backend, handle, emit=emit, say=self._say, until=until
+                        self._backend,
+                        handle,
+                        emit=emit,
+                        say=self._say,
+                        until=until,
+                        open_store=self._open_store,
                     )
             except TimeoutError:
                 return None

@@ -26,8 +26,11 @@ _KEPT = 8
 #: The characters kept of the reason of an older event, and those by which reasons are compared.
 _REASON = 200
 
+#: Those that are kept of the reason of each failure that is not compared, of many replicas.
+_CUT = 40
+
 #: The failure kinds for which the cluster, and not the replica, is the cause.
-_NO_PLACE = frozenset({Failure.START, Failure.NODE})
+BY_CLUSTER = frozenset({Failure.START, Failure.NODE, Failure.PREEMPTED})
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,11 @@ class History:
         restarts = self.restarts
         return [each for each in self._all(EventType.DETECT) if each.restarts < restarts]
 
+    @property
+    def failures(self) -> list[Event]:
+        """All of its failures."""
+        return self._all(EventType.DETECT)
+
     def _all(self, what: EventType) -> list[Event]:
         return [each for each in self.events if each.event is what]
 
@@ -86,10 +94,18 @@ def compacted(events: Sequence[Event], limit: int) -> Sequence[Event]:
     """The events in at most about ``limit`` bytes, such that the controller decides the same.
 
     If they are larger, each replica keeps its last restart and its last failures; its older
-    failures are summed up by kind.
+    failures are summed up by kind. If that is not enough, because the replicas are many, so are all
+    that are over and not compared with later ones, and reasons are cut.
     """
-    if size_of(events) <= limit:
-        return events
+    if size_of(events) > limit:
+        events = _compacted(events)
+    if size_of(events) > limit:
+        events = [_cut(each) for each in _compacted(events, least=0)]
+    return events
+
+
+def _compacted(events: Sequence[Event], least: int = _KEPT) -> list[Event]:
+    """The events with the last failures of each replica; ``least`` of those not compared."""
     kept: list[Event] = []
     by_replica: dict[str, list[Event]] = defaultdict(list)
     for each in events:
@@ -97,11 +113,29 @@ def compacted(events: Sequence[Event], limit: int) -> Sequence[Event]:
     for own in by_replica.values():
         failures = [each for each in own if each.event is EventType.DETECT]
         restarts = [each for each in own if each.event is EventType.RESTART]
-        others = [each for each in own if each.event not in (EventType.DETECT, EventType.RESTART)]
-        kept += _summed(failures[:-_KEPT])
-        kept += [replace(each, because=each.because[:_REASON]) for each in failures[-_KEPT:-1]]
-        kept += failures[-1:] + restarts[-1:] + others[:1] + others[1:][-_KEPT:]
+        resizes = [each for each in own if each.event is EventType.RESIZE]
+        apart = (EventType.DETECT, EventType.RESTART, EventType.RESIZE)
+        others = [each for each in own if each.event not in apart]
+        count = restarts[-1].restarts if restarts else 0
+        is_over = all(each.restarts < count for each in failures[-1:])
+        most = _KEPT if any(map(_is_compared, failures)) else max(least, not is_over)
+        first = max(0, len(failures) - most)
+        kept += _summed(failures[:first])
+        kept += [replace(each, because=each.because[:_REASON]) for each in failures[first:-1]]
+        kept += failures[first:][-1:] + restarts[-1:] + resizes[-_KEPT:]
+        kept += others[:1] + others[1:][-_KEPT:]
     return sorted(kept, key=lambda each: each.at)
+
+
+def _is_compared(failure: Event) -> bool:
+    return RULES[Failure(failure.kind)].may_be_a_bug
+
+
+def _cut(event: Event) -> Event:
+    if event.event is EventType.RESTART:
+        return replace(event, because="")
+    is_failure = event.event is EventType.DETECT and not _is_compared(event)
+    return replace(event, because=event.because[:_CUT]) if is_failure else event
 
 
 def _summed(failures: Iterable[Event]) -> list[Event]:
@@ -116,38 +150,6 @@ def _summed(failures: Iterable[Event]) -> list[Event]:
 def is_alike(event: Event, reason: str, step: int) -> bool:
     """Whether an earlier failure was at the same step, with a reason that begins alike."""
     return event.step == step and event.because[:_REASON] == reason[:_REASON]
-
-
-def with_fewer_workers(job: Job, events: Iterable[Event]) -> Job:
-    """The job without the workers that could not be placed at the ends of earlier attempts.
-
-    ``events`` is the event log of all earlier attempts. At least ``job.min_workers`` remain; the
-    job is unchanged if that is None.
-    """
-    if job.min_workers is None:
-        return job
-    workers = max(job.min_workers, job.count(Role.WORKER) - _without_place(events))
-    replicas = (
-        replace(each, count=workers) if each.role is Role.WORKER else each for each in job.replicas
-    )
-    return replace(job, replicas=tuple(replicas))
-
-
-def _without_place(events: Iterable[Event]) -> int:
-    """How many workers each replica group was missing at its end, summed over all groups."""
-    missing: list[set[str]] = [set()]
-    for entry in events:
-        if entry.event is EventType.START and not entry.replica:
-            missing.append(set())
-        elif entry.event is EventType.RESTART:
-            missing[-1].discard(entry.replica)
-        elif entry.event is EventType.DETECT and _is_worker_without_place(entry):
-            missing[-1].add(entry.replica)
-    return sum(map(len, missing))
-
-
-def _is_worker_without_place(entry: Event) -> bool:
-    return entry.kind in _NO_PLACE and entry.replica.startswith(Role.WORKER)
 
 
 #: The number of failures in a row with the same message at the same step after which the program
@@ -312,7 +314,7 @@ def replicas_to_restart(job: Job, failed: Collection[ReplicaName]) -> frozenset[
 #: What to do about a job that takes too long.
 MORE_TIME = "increase deadlines.run, or use more replicas"
 
-#: The number of replicas whose reasons for waiting are in the message.
+#: The number of replicas that a message names, of more.
 _NAMED = 3
 
 #: Seconds within which replicas must begin to wait to count as started together.
@@ -339,6 +341,13 @@ def deadlines(job: Job, seen: Observations, created: float, until: float | None)
     return sorted(_deadlines(job, seen, created, until), key=lambda each: each.at)
 
 
+def listed(parts: Sequence[str], separator: str = "; ") -> str:
+    """The parts of a message, one for each replica; of many the first, and how many more."""
+    if len(parts) <= _NAMED + 1:
+        return separator.join(parts)
+    return separator.join([*parts[:_NAMED], f"and {len(parts) - _NAMED} more"])
+
+
 def missed(limits: Iterable[Deadline], now: float, looked: float) -> Deadline | None:
     """The first deadline that was certainly missed; ``looked`` is the time of the observation."""
     passed = (each for each in limits if each.at <= now)
@@ -362,7 +371,7 @@ def _deadlines(
     if since:
         first = min(since.values())
         waiting = [name for name in sorted(since) if since[name] <= first + _ONE_START]
-        reasons = "; ".join(f"{name} {seen[name].reason}" for name in waiting[:_NAMED])
+        reasons = listed([f"{name} {seen[name].reason}" for name in waiting])
         yield Deadline(
             first + job.deadlines.start,
             f"{len(waiting)} of {len(seen)} replicas of {job.name} did not start "

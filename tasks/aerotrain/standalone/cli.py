@@ -341,6 +341,8 @@ def _flag(field: Field[Any]) -> dict[str, Any]:
     if kind.limits.choices:
         return {**flag, "choices": kind.limits.choices}
     name, parse = _PARSERS.get(kind.kind, ("JSON", json_of))
+    if kind.is_size:
+        name, parse = "NUMBER|RANGE", str
     if can_be_auto:
         return {**flag, "type": _or_auto(parse, name.lower()), "metavar": f"{name}|auto"}
     return {**flag, "type": parse, "metavar": name}

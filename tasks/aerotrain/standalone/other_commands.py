@@ -14,6 +14,7 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.retention import RetentionPolicy
+from aerotrain.launch.wanted import want
 from aerotrain.serving import origin
 from aerotrain.serving.alias import promote, rollback
 from aerotrain.serving.pull import Puller, follow
@@ -73,6 +74,21 @@ def _retention(given: Namespace) -> None:
     run(given)
 
 
+def _scale(given: Namespace) -> None:
+    for url in want(open_store(given.training), workers=given.workers):
+        print(f"{url}: {given.workers} workers are asked for")
+
+
+def _suspend(given: Namespace) -> None:
+    for url in want(open_store(given.training), suspended=True):
+        print(f"{url}: is suspended within seconds, after a checkpoint")
+
+
+def _resume(given: Namespace) -> None:
+    for url in want(open_store(given.training), suspended=False):
+        print(f"{url}: goes on from its last checkpoint")
+
+
 #: The arguments of ``ArgumentParser.add_argument`` for one flag.
 Flag = tuple[tuple[str, ...], Mapping[str, Any]]
 
@@ -83,6 +99,10 @@ def _flag(*names: str, **more: Any) -> Flag:
 
 _VERSIONS = "URL of the folder of versions, such as s3://bucket/flats/serving"
 _PIPELINES = _flag("store", help="URL of the folder of pipelines, such as s3://bucket")
+_TRAINING = _flag(
+    "training",
+    help="URL of the folder of a run, or of its training, such as s3://bucket/digits/runs/RUN",
+)
 _OF_CHANGE = (
     _flag("store", help=_VERSIONS),
     _flag("--reason", default="", help="why, for the history"),
@@ -133,6 +153,22 @@ OTHERS: Mapping[str, Subcommand] = {
             ),
             _flag("--to", default="dags", metavar="FOLDER", help="the folder of your DAGs"),
         ),
+    ),
+    "scale": Subcommand(
+        run=_scale,
+        help="change the number of workers of a training that runs",
+        more="It is one whose workers are a range, such as 1..4.",
+        flags=(_TRAINING, _flag("workers", type=int, help="how many workers it should have")),
+    ),
+    "suspend": Subcommand(
+        run=_suspend,
+        help="save a training that runs, and end its replicas until it is resumed",
+        flags=(_TRAINING,),
+    ),
+    "resume": Subcommand(
+        run=_resume,
+        help="go on with a training that was suspended",
+        flags=(_TRAINING,),
     ),
     "promote": Subcommand(
         run=_promote,

@@ -25,6 +25,7 @@ from aerotrain.launch.backend import LogLine
 from aerotrain.launch.launcher import Launcher
 from aerotrain.launch.process.backend import ProcessBackend, ProcessPlan
 from aerotrain.replica import GRACE, Replica, ignore_full_disk
+from aerotrain.store import open_store
 from aerotrain.supervisor.fork_rules import may_fork
 from aerotrain.supervisor.processes import end_with, wait_until
 
@@ -188,7 +189,7 @@ def run_replicas(job: Job, folder: Path, environment: Mapping[str, str]) -> int:
     """
     warm = any(may_fork(job, name, environment) for name in job.names())
     backend = ProcessBackend(folder, environment, ATTEMPT, warm=warm)
-    launcher = Launcher(backend, say=_print)
+    launcher = Launcher(backend, _print, lambda url: open_store(url, environment))
     plan = launcher.plan(job, ATTEMPT)
     try:
         signal.signal(signal.SIGTERM, _raise_terminated)

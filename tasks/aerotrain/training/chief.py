@@ -14,6 +14,7 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import TRAIN_SPLIT, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training import loop
+from aerotrain.training.asynchronous import AsynchronousStepRunner
 from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.background.writers import Interval
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
@@ -22,6 +23,7 @@ from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import FiniteValues, Hook, UserCallbacks
 from aerotrain.training.hooks.report import Report, StepTimes
+from aerotrain.training.hooks.stragglers import Stragglers
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input_pipeline import InputPipeline, Service, check_shards
 from aerotrain.training.internals import tensorflow2
@@ -30,6 +32,7 @@ from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.error_messages import errors_translated, lost_processes_explained
 from aerotrain.training.model_manifest import ModelManifest, packages
 from aerotrain.training.starting_point import begin, started_from
+from aerotrain.training.step_runner import StepRunner
 from aerotrain.training.strategies import ENGINES, Engine, create_model
 from aerotrain.user_code import code_of
 
@@ -101,8 +104,8 @@ def begun(replica: Replica) -> Iterator[tuple[TrainingContext, Engine]]:
 
 def build(context: TrainingContext, engine: Engine) -> None:
     """Make all checks of a training, without a step."""
-    engine.step_runner(context.distribution, context.step, context.pipeline, 0)
-    _hooks(context)
+    step_runner = engine.step_runner(context.distribution, context.step, context.pipeline, 0)
+    _hooks(context, step_runner)
 
 
 def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
@@ -111,15 +114,18 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
     step_runner = engine.step_runner(
         context.distribution, context.step, context.pipeline, context.steps_done()
     )
-    watchdog = context.services.watchdog(context.replica, context.pipeline.is_short)
+    step_runner.restore(restored.about.get("position", {}))
+    watchdog = context.services.watchdog(
+        context.replica, lambda: context.pipeline.is_short() or step_runner.is_alone()
+    )
     executions = loop.Executions(context, step_runner, watchdog)
-    hooks = _hooks(context)
+    hooks = _hooks(context, step_runner)
     saving = Checkpointing(
         context,
         checkpoints,
         Interval(context.arguments.checkpoint_interval, context.distribution.clock),
         hooks if context.is_chief else [],
-        executions.wait_until_idle,
+        step_runner,
     )
     with checkpoints.newest_named():
         state = loop.train(context, executions, [*hooks, saving], restored)
@@ -164,7 +170,7 @@ def _restore(context: TrainingContext, checkpoints: Checkpoints) -> SavedState:
     return restored
 
 
-def _hooks(context: TrainingContext) -> list[Hook]:
+def _hooks(context: TrainingContext, step_runner: StepRunner) -> list[Hook]:
     """The hooks of this replica but for checkpointing, in the order in which they are called."""
     callbacks = UserCallbacks(context)
     code = context.pipeline.code
@@ -177,4 +183,6 @@ def _hooks(context: TrainingContext) -> list[Hook]:
             hooks.append(ValidationHook(context, callbacks))
     if context.is_chief:
         hooks.append(Report(context, step_times))
+    if isinstance(step_runner, AsynchronousStepRunner):
+        hooks.append(Stragglers(context, step_times, step_runner))
     return [*hooks, callbacks]

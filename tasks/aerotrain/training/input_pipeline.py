@@ -1,6 +1,6 @@
 """The input pipeline: the batches of the training steps."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,34 +22,37 @@ from aerotrain.training.input.batches import (
     MicrobatchSpec,
     batch_spec,
     in_microbatches,
+    in_parts,
     layout_of,
     ready,
     untuned,
 )
+from aerotrain.training.input.leases import LeaseBook
 from aerotrain.training.input.order import Order, Schedule
 from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import share, split_of
-from aerotrain.training.input.shuffle_windows import batches_of, windows_from
+from aerotrain.training.input.shuffle_windows import (
+    batches_of,
+    leased_windows,
+    leases_of,
+    numbers_of,
+    windows_from,
+)
 from aerotrain.training.model.code import UserCode
 
 #: The most records of a sample, and the bytes that are read for those that are longer than others.
 _SAMPLE, _SAMPLE_BYTES = 64, 1 << 20
 
 
-def readers_of(job: Job) -> int:
-    """The number of replicas that each read their own shards."""
-    return max(1, job.count(job.reader))
-
-
 def check_shards(job: Job, arguments: TrainArguments, dataset: Dataset) -> None:
     """Check that the replicas of ``job`` can read the shards.
 
     Raises:
-        FinalError: there are fewer shards than readers, or one does not fit into the shard cache.
+        FinalError: there are fewer shards than input replicas, or the shard cache is too small.
     """
     shards = split_of(dataset, TRAIN_SPLIT).shards
-    Order.of(arguments, shards)
-    share(shards, 0, readers_of(job))
+    Order.of(arguments, shards, leased=job.rules.ps > 0)
+    share(shards, 0, max(1, job.count(Role.INPUT)))
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,8 @@ class InputPipeline:
             records=self.split.records,
             batch_size=self.arguments.batch_size,
             epochs=self.arguments.epochs,
-            # Replicas that read their own shards repeat them without end.
-            full_batches=self.service is not None or self.job.rules.ps > 0,
+            # Input replicas repeat their own shards without end.
+            full_batches=self.service is not None,
             drop_remainder=self.arguments.drop_remainder,
         )
 
@@ -181,7 +184,7 @@ class InputPipeline:
 
         With input replicas, the batches are theirs, in any order.
         """
-        return self._ready(step, own=self.service is not None)
+        return self._ready(step)
 
     def in_microbatches(self, step: int) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
         """The same batches, of which each replica gets its own microbatches."""
@@ -197,52 +200,83 @@ class InputPipeline:
                 first=context.input_pipeline_id % inputs * local,
                 local=local,
             )
-            return self._ready(step, cut, own=self.service is not None)
+            return self._ready(step, cut)
 
         return pieces
 
-    def remote(self, step: int) -> tf.data.Dataset:
-        """The batches of the worker that runs this, from its own shards.
+    def book(self, step: int, position: Mapping[str, Any] | None) -> LeaseBook:
+        """The leases from that position on, or those that follow the first ``step`` steps."""
+        if position is None:
+            epoch, done = self.schedule.position(step)
+            position = {"epoch": epoch, "left": [[done, self.schedule.steps_per_epoch]]}
+        order = Order.of(self.arguments, self.split.shards, leased=True)
+        return LeaseBook(order, position, drop_remainder=self.arguments.drop_remainder)
 
-        They start near the position of the readers after ``step`` steps, if all have read equally
-        fast. If gradients are accumulated, each is cut into as many microbatches.
+    def leased(self, queue: str, step: int) -> tf.data.Dataset:
+        """For the worker that runs this: the batches of the leases that it gets by ``queue``.
+
+        An element is the number of a lease, and a batch. If gradients are accumulated, each is cut
+        into as many microbatches. With input replicas, a lease is of any of the batches that follow
+        ``step`` steps.
         """
-        pieces = self.arguments.gradient_accumulation_steps
+        pieces, leases = self.arguments.gradient_accumulation_steps, leases_of(queue)
         cut = MicrobatchSpec(accumulate=pieces) if pieces > 1 else None
-        return self._ready(step, cut, own=True)
+        if self.service is not None:
+            return tf.data.Dataset.zip((numbers_of(leases), self._ready(step, cut)))
+        # The worker's shard cache is below its working directory.
+        windows = leased_windows("", self._width, leases)
+        return self._in_pieces(batches_of(windows, self.arguments.batch_size), cut)
 
-    def _ready(self, step: int, cut: MicrobatchSpec | None = None, *, own: bool) -> tf.data.Dataset:
+    def parts(self, queue: str, parts: int) -> tf.data.Dataset:
+        """The same of parts of batches: the number, the weight of the part, and its records.
+
+        Of ``parts`` parts of a batch, it is the one whose number is the remainder of the number of
+        the lease.
+        """
+        cut = MicrobatchSpec(accumulate=parts)
+        windows = leased_windows("", self._width, leases_of(queue))
+        batches = batches_of(windows, self.arguments.batch_size)
+        return in_parts(batches, self.dataset.schema, self.code.transform, cut)
+
+    @property
+    def _width(self) -> int | None:
+        rows = layout_of(self.dataset.schema, self.split.shards)
+        return rows.width if rows else None
+
+    def _ready(self, step: int, cut: MicrobatchSpec | None = None) -> tf.data.Dataset:
         """Batches for the steps, read in this process or in the input replicas.
 
-        They are of the reader's ``own`` shards, or of all. With ``cut``, they are microbatches.
+        With ``cut``, they are microbatches.
         """
 
-        schema, transform = self.dataset.schema, self.code.transform
-
         def make() -> tf.data.Dataset:
-            batches = self._batches(step, own=own)
-            if cut is None:
-                return ready(batches, schema, transform)
-            return in_microbatches(batches, schema, transform, cut)
+            return self._in_pieces(self._batches(step), cut)
 
         return make() if self.service is None else self.service.read(make)
 
-    def _batches(self, step: int, *, own: bool) -> tf.data.Dataset:
+    def _in_pieces(self, batches: tf.data.Dataset, cut: MicrobatchSpec | None) -> tf.data.Dataset:
+        schema, transform = self.dataset.schema, self.code.transform
+        if cut is None:
+            return ready(batches, schema, transform)
+        return in_microbatches(batches, schema, transform, cut)
+
+    def _batches(self, step: int) -> tf.data.Dataset:
         shards, root, first = self.split.shards, f"{self.scratch}/", 0
-        rows = layout_of(self.dataset.schema, shards)
-        if own:  # the reader's own shard cache begins with window 0, below its working directory
-            readers = readers_of(self.job)
+        if self.service is not None:
+            # An input replica's shard cache begins with window 0, below its working directory.
+            readers = self.job.count(Role.INPUT)
             read = step * self.arguments.batch_size // readers
             order = Order.of(self.arguments, share(shards, 0, readers))
             root, first = "", order.window_of(read)
         else:
             epoch, done = self.schedule.position(step)
             begin = (epoch, done * self.schedule.batch_size)
-            cache = ShardCache.of(self.arguments, self.dataset, shards, self.scratch, begin=begin)
+            order = Order.of(self.arguments, shards)
+            cache = ShardCache.of(self.arguments, self.dataset, order, self.scratch, begin=begin)
             cache.start()
             self._caches.append(cache)
         return batches_of(
-            windows_from(root, rows.width if rows else None, first),
+            windows_from(root, self._width, first),
             self.arguments.batch_size,
             drop_remainder=self.arguments.drop_remainder,
         )

@@ -5,6 +5,7 @@ are ended, because TensorFlow's servers do not notice the end of their chief.
 """
 
 import os
+import time
 from typing import Any
 
 import tensorflow as tf
@@ -14,13 +15,18 @@ from aerotrain.contract.replicas import CLUSTERED, Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import TRAIN_SPLIT, load_dataset
 from aerotrain.replica import Replica
+from aerotrain.training import departure
 from aerotrain.training.background.services import wait_for_answer
 from aerotrain.training.background.writers import StatusWriter
+from aerotrain.training.input.order import Order
 from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import share, split_of
 
 #: Milliseconds after which an unresponsive replica is dropped, and between two heartbeats.
 _LOST, _BEAT = 5_000, 1_000
+
+#: Seconds between two looks at whether a worker is preempted.
+_SECONDS_BETWEEN_LOOKS = 0.05
 
 #: Milliseconds until an iteration without readers is dropped: a restarted chief continues to read.
 _DROPPED = 600_000
@@ -31,7 +37,7 @@ def serve(replica: Replica) -> None:
 
     Raises:
         CorruptError: a shard does not match the data set's manifest.
-        FinalError: there are fewer shards than readers.
+        FinalError: there are fewer shards than input replicas.
         TemporaryError: the port is taken, or the store is unavailable.
     """
     role, cluster = replica.name.role, replica.cluster
@@ -54,22 +60,38 @@ def serve(replica: Replica) -> None:
             ) from error
         print(f"{replica.name} serves", flush=True)
         status_writer.ready()
-        if cache is not None:
-            raise cache.failed()
-        server.join()
+        if role is not Role.WORKER:
+            _join(server, cache)
+        departure.prepare(replica)
+        while cache is None or cache.failure is None:
+            if departure.is_due(replica):
+                departure.leave(replica)
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        raise cache.failure
+
+
+def _join(server: Any, cache: ShardCache | None) -> None:
+    """Serve until this process is ended, or its shards cannot be read."""
+    if cache is not None:
+        raise cache.failed()
+    server.join()
 
 
 def _supply_of_own(replica: Replica) -> ShardCache:
-    """Start the download of this reader's shards, which the chief's graph reads from the disk."""
+    """The cache of this reader's shards, which the chief's graph reads from the disk."""
     arguments = TrainArguments.from_dict(replica.job.arguments)
     dataset = load_dataset(arguments.data)
     split = split_of(dataset, TRAIN_SPLIT)
-    own = share(split.shards, replica.name.index, replica.job.count(replica.name.role))
-    cache = ShardCache.of(arguments, dataset, own, replica.scratch, ends=False)
+    if replica.name.role is Role.INPUT:
+        own = share(split.shards, replica.name.index, replica.job.count(Role.INPUT))
+        order = Order.of(arguments, own)
+        read = f"{counted(sum(shard.records for shard in own), 'record')} in "
+    else:
+        order = Order.of(arguments, split.shards, leased=True)
+        read = "what the chief leases to it of "
+    cache = ShardCache.of(arguments, dataset, order, replica.scratch, ends=False)
     cache.start()
-    records = sum(shard.records for shard in own)
-    read = f"{counted(records, 'record')} in {counted(len(own), 'shard')}"
-    print(f"{replica.name} reads {read}", flush=True)
+    print(f"{replica.name} reads {read}{counted(len(order.shards), 'shard')}", flush=True)
     return cache
 
 

@@ -1,29 +1,20 @@
-"""Step runners: steps run in this process, or as closures of a coordinator."""
+"""Step runners: how the steps of a training are run, and the one that runs them in this process."""
 
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import tensorflow as tf
 
+from aerotrain.contract.training import TrainArguments
 from aerotrain.training.context import StrategyDistribution
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.steps.state import LayerState, MetricState, MetricValues, kept_by_layers
-from aerotrain.training.steps.step import StepResult, read_after, unmeasured
-
-#: Steps that a closure unrolls in each turn of its loop. In every turn a worker and the ps exchange
-#: messages to agree that the loop continues. But each worker must optimize the graph of all of
-#: them, so they are not unrolled for a model of many weights, which takes longer than a message.
-UNROLLED = 5
-FEW_WEIGHTS = 40
-
-#: Seconds until the values of a failed worker are fetched again.
-_ASK_AGAIN = 0.05
+from aerotrain.training.steps.step import StepResult, unmeasured
 
 #: Seconds that an execution may take where ``steps_per_execution`` is not set. Between two of them
 #: progress is reported, a preemption is noticed, and checkpoints are saved.
@@ -76,6 +67,12 @@ class ExecutionSize:
         self._adapts = adapts
         self.steps = 1 if adapts else most
 
+    @classmethod
+    def of(cls, arguments: TrainArguments, *, adapts: bool = True) -> Self:
+        """The size by the arguments of a training, which adapts unless they say it."""
+        own = arguments.steps_per_execution is None
+        return cls(arguments.steps_of_execution, adapts=adapts and own)
+
     def measured(self, seconds: float) -> None:
         """Take note of the seconds that a step takes; 0 if that is unknown."""
         if self._adapts and seconds:
@@ -97,6 +94,10 @@ class StepRunner(ABC):
     #: where one trace is for all batches.
     compiles = False
 
+    def is_alone(self) -> bool:
+        """Whether steps wait for any worker to come."""
+        return False
+
     @abstractmethod
     def run(
         self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
@@ -107,8 +108,22 @@ class StepRunner(ABC):
         this replica.
         """
 
+    def comes_to_rest(self) -> bool:
+        """Whether no step is in flight, so that the variables can be saved.
+
+        If some are, ``run`` starts no more, until this was true after one of its results.
+        """
+        return True
+
     def wait_until_idle(self) -> None:  # noqa: B027 -- most executions return when they are done
-        """Wait until no step is in flight, so that the variables can be saved."""
+        """Wait until no step is in flight; results that ``run`` has not yielded are dropped."""
+
+    def position(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the order of batches, besides the number of steps."""
+        return {}
+
+    def restore(self, position: Mapping[str, Any]) -> None:  # noqa: B027
+        """Continue after what ``position`` has returned; it is empty without a checkpoint."""
 
     def close(self) -> None:  # noqa: B027 -- most data sets are released with the runner
         """Release the data set; no further step is run."""
@@ -140,7 +155,7 @@ class LocalStepRunner(StepRunner):
         if self._exchanges:
             self._execute = _replicated_execution(strategy, step, self._has_peers)
         else:
-            self._execute = _execution(strategy, step, clock=unmeasured)
+            self._execute = _execution(strategy, step, unmeasured)
         self._zero = step.metrics.zero
         self._traces = True
         self._batches = iter(dataset)
@@ -193,83 +208,8 @@ class LocalStepRunner(StepRunner):
         threading.Thread(target=last.clear, name="release", daemon=True).start()
 
 
-class CoordinatorStepRunner(StepRunner):
-    """Schedules closures of up to ``per_execution`` steps on free workers; fewer if it ``adapts``.
-
-    ``make_dataset`` is traced here and runs on each worker, which must have its own input.
-    """
-
-    def __init__(
-        self,
-        distribution: StrategyDistribution,
-        step: Step,
-        make_dataset: Callable[[], tf.data.Dataset],
-        per_execution: int,
-        workers: int,
-        *,
-        adapts: bool = False,
-    ) -> None:
-        tensorflow2.fetch_by_copies()
-        strategy = distribution.strategy
-        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        weights = step.metrics.model.trainable_weights
-        unrolled = UNROLLED if len(weights) <= FEW_WEIGHTS else 1
-        self._execute = _execution(strategy, step, unrolled)
-        self._zero = step.metrics.zero
-        self._begin = [_here(each) for each in self._zero]
-        # AutoGraph would rewrite all functions that make the data set, which takes two seconds in
-        # each restart of the chief. It still rewrites the user's.
-        make = tf.autograph.experimental.do_not_convert(make_dataset)
-        self._batches = iter(self._coordinator.create_per_worker_dataset(make))
-        self._size = ExecutionSize(per_execution, adapts=adapts)
-        self._workers = workers
-
-    def run(
-        self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
-    ) -> Iterator[StepsRun]:
-        sums = self._zero if sums is None else sums
-        done = 0
-        sizes = shares(steps, self._workers, lambda: self._size.steps)
-        for size, value in self._in_flight(sizes):
-            added, times = self._fetch(value)
-            sums = [sum_ + more for sum_, more in zip(sums, added, strict=True)]
-            done += size
-            waiting, computing, seconds = (float(each) for each in times)
-            self._size.measured(seconds / size)
-            worker = tensorflow2.worker_of(value)
-            spent = Spent(size, seconds, waiting, computing or None, worker) if seconds else None
-            yield StepsRun(done, sums, is_preempted(), spent)
-
-    def _in_flight(self, sizes: Iterable[int]) -> Iterator[tuple[int, Any]]:
-        """Schedule closures, two per worker: one that runs, and the next one."""
-        scheduled: deque[tuple[int, Any]] = deque()
-        for size in sizes:
-            arguments = (self._batches, _here(np.int64(size)), self._begin)
-            scheduled.append((size, self._coordinator.schedule(self._execute, args=arguments)))
-            if len(scheduled) == 2 * self._workers:
-                yield scheduled.popleft()
-        yield from scheduled
-
-    def _fetch(self, value: Any) -> Any:
-        while True:
-            try:
-                return value.fetch()
-            except tf.errors.CancelledError:
-                self._coordinator.join()  # raises the error that cancelled the others
-                raise
-            except tf.errors.OpError:
-                # The worker failed before its values were copied, and this thread noticed that
-                # before the coordinator, which has another worker repeat the closure. A permanent
-                # error is raised here.
-                self._coordinator.done()
-                time.sleep(_ASK_AGAIN)
-
-    def wait_until_idle(self) -> None:
-        self._coordinator.join()
-
-
-def _here(number: Any) -> tf.Tensor:
-    """A number as a tensor on this machine, for a closure.
+def here(number: Any) -> tf.Tensor:
+    """A number as a tensor on this machine, for a worker.
 
     TensorFlow would place it on the worker, and block all Python threads until the worker answers:
     an unresponsive worker would make the chief unresponsive, too.
@@ -278,61 +218,61 @@ def _here(number: Any) -> tf.Tensor:
         return tf.constant(number)
 
 
-def shares(steps: int, workers: int, most: Callable[[], int]) -> Iterator[int]:
-    """The sizes of the closures into which ``steps`` steps are divided.
-
-    They add up to ``steps`` exactly, and none exceeds what ``most`` returns before it. As long as
-    that is the same, they differ by at most one, so that no worker waits long for another.
-    """
-    closures = allowed = 0
-    while steps:
-        if (now := most()) != allowed:
-            closures, allowed = max(min(workers, steps), -(-steps // now)), now
-        size = -(-steps // closures)
-        yield size
-        steps, closures = steps - size, closures - 1
-
-
 def _execution(
-    strategy: tf.distribute.Strategy,
-    step: Step,
-    unrolled: int = 1,
-    clock: Callable[..., tf.Tensor] = read_after,
+    strategy: tf.distribute.Strategy, step: Step, clock: Callable[..., tf.Tensor]
 ) -> Callable[..., Any]:
     """A compiled function of (iterator, number of steps, sums) that returns the new sums.
 
     It also returns times in seconds by ``clock``, float64: of waiting for batches, of computing,
-    and the whole. The main loop runs ``unrolled`` steps per turn.
+    and the whole.
     """
-
-    # So that the step is traced once, and not for each time that it is unrolled.
-    traced = step if unrolled == 1 else tf.function(step, autograph=False)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def execute(batches: Any, steps: tf.Tensor, sums: MetricValues) -> Any:
-        def looped(many: int, *before: Any) -> Any:
-            def body(done: tf.Tensor, sums: MetricValues, parts: tf.Tensor) -> Any:
-                for _ in range(many):
-                    requested = clock(parts)
-                    batch = next(batches)
-                    waiting = clock(batch) - requested
-                    sums, computing = strategy.run(traced, args=(sums, batch))
-                    parts += tf.stack([waiting, computing])
-                return done + many, sums, parts
-
-            # One at a time: otherwise TensorFlow would start steps before earlier ones have ended.
-            return tf.while_loop(
-                lambda done, *_: done + many <= steps, body, before, parallel_iterations=1
-            )
-
-        begun = clock(steps)
-        state = (tf.zeros_like(steps), sums, tf.zeros([2], tf.float64))
-        if unrolled > 1:
-            state = looped(unrolled, *state)
-        _, sums, parts = looped(1, *state)
-        return sums, tf.concat([parts, [clock(sums) - begun]], axis=0)
+        sums, times, _ = looped(strategy, step, lambda: next(batches), steps, sums, clock)
+        return sums, times
 
     return execute
+
+
+def looped(
+    strategy: tf.distribute.Strategy,
+    step: Callable[..., StepResult],
+    next_batch: Callable[[], Any],
+    steps: tf.Tensor,
+    sums: MetricValues,
+    clock: Callable[..., tf.Tensor],
+    unrolled: int = 1,
+    goes_on: Callable[[tf.Tensor], tf.Tensor] | None = None,
+) -> tuple[MetricValues, tf.Tensor, tf.Tensor]:
+    """The sums after ``steps`` steps, the times, and the number of steps that were done.
+
+    The main loop runs ``unrolled`` steps per turn, and ends where it no longer ``goes_on``.
+    """
+
+    def turns(many: int, *before: Any) -> Any:
+        def is_next(done: tf.Tensor, *_: Any) -> tf.Tensor:
+            fits = done + many <= steps
+            return fits if goes_on is None else fits & goes_on(done)
+
+        def body(done: tf.Tensor, sums: MetricValues, parts: tf.Tensor) -> Any:
+            for _ in range(many):
+                requested = clock(parts)
+                batch = next_batch()
+                waiting = clock(batch) - requested
+                sums, computing = strategy.run(step, args=(sums, batch))
+                parts += tf.stack([waiting, computing])
+            return done + many, sums, parts
+
+        # One at a time: otherwise TensorFlow would start steps before earlier ones have ended.
+        return tf.while_loop(is_next, body, before, parallel_iterations=1)
+
+    begun = clock(steps)
+    state = (tf.zeros_like(steps), sums, tf.zeros([2], tf.float64))
+    if unrolled > 1:
+        state = turns(unrolled, *state)
+    done, sums, parts = turns(1, *state)
+    return sums, tf.concat([parts, [clock(sums) - begun]], axis=0), done
 
 
 def _replicated_execution(

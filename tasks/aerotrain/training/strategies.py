@@ -14,9 +14,11 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
+from aerotrain.training.asynchronous import AsynchronousStepRunner
 from aerotrain.training.background.services import wait_for_answer
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.context import Distribution, StrategyDistribution
+from aerotrain.training.coordinator import ServedDistribution, connected
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals import keras3
 from aerotrain.training.internals.tensorflow2 import local_collectives
@@ -33,7 +35,7 @@ from aerotrain.training.model.checks import (
 from aerotrain.training.model.code import check_classes
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model.whole_batches import check_sharing, warn_of_layer_state
-from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
+from aerotrain.training.step_runner import LocalStepRunner, Step, StepRunner
 from aerotrain.training.steps.custom import CustomStep, ReplicatedCustomStep
 from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.steps.remote import RemoteStep
@@ -44,6 +46,7 @@ from aerotrain.training.steps.state import (
 )
 from aerotrain.training.steps.step import TrainStep, inner
 from aerotrain.training.steps.updates import lock_updates
+from aerotrain.training.synchronous import SynchronousStepRunner
 
 #: Seconds for which servers are awaited that do not listen yet.
 _LISTENING = 10.0
@@ -129,11 +132,8 @@ def _multi_worker_mirrored(arguments: TrainArguments) -> Distribution:
 
 
 def _parameter_server(_arguments: TrainArguments) -> Distribution:
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
-    cluster = resolver.cluster_spec()
-    for role in (Role.PS, Role.WORKER):
-        _wait_until_listening(cluster.job_tasks(role))
-    return StrategyDistribution(tf.distribute.ParameterServerStrategy(resolver))
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return connected(resolver.cluster_spec().as_dict())
 
 
 def _wait_until_listening(addresses: Iterable[str]) -> None:
@@ -156,8 +156,8 @@ def _check_steps(step: TrainStep, pipeline: InputPipeline, start: int, replicas:
     check_divisible(strategy, arguments, replicas)
     pieces = replicas * arguments.gradient_accumulation_steps
     check_fixed_batch(step.model, arguments, records, pieces)
-    asynchronous = strategy == "parameter_server"
-    if asynchronous and arguments.jit_compile:
+    served = strategy == "parameter_server"
+    if served and arguments.jit_compile:
         raise FinalError(
             "jit_compile cannot be under 'parameter_server', since XLA reads no variables of "
             "other processes; leave it out, or choose a synchronous strategy"
@@ -168,6 +168,7 @@ def _check_steps(step: TrainStep, pipeline: InputPipeline, start: int, replicas:
     if cuts and isinstance(step.model, keras.Model):
         synchronized = arguments.synchronized_batch_norm
         warn_of_layer_state(strategy, step.model, synchronized=synchronized)
+    asynchronous = served and not arguments.is_synchronous
     if (cuts or asynchronous) and start == 0 and not keras3.fixed_batch(step.model):
         batch = pipeline.sample()
         if batch is not None:
@@ -227,21 +228,19 @@ def _remote_step(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainS
 
 
 def _coordinator_step_runner(
-    distribution: StrategyDistribution, step: TrainStep, pipeline: InputPipeline, start: int
+    distribution: ServedDistribution, step: TrainStep, pipeline: InputPipeline, start: int
 ) -> StepRunner:
-    arguments, workers = pipeline.arguments, pipeline.job.count(Role.WORKER)
+    arguments = pipeline.arguments
+    if arguments.is_synchronous:
+        parts = arguments.parts(pipeline.job.count(Role.WORKER))
+        _check_steps(step, pipeline, start, parts // arguments.gradient_accumulation_steps)
+        assert isinstance(step, RemoteStep), "others are refused: see check_job"
+        return SynchronousStepRunner(distribution, step, pipeline, parts, start)
     _check_steps(step, pipeline, start, replicas=1)
     runner_step: Step = step
     if arguments.gradient_accumulation_steps > 1:
         runner_step = MicrobatchStep(step, replicas=1, gradient_dtype="float32", jit_compile=False)
-    return CoordinatorStepRunner(
-        distribution,
-        runner_step,
-        lambda: pipeline.remote(start),
-        arguments.steps_of_execution,
-        workers,
-        adapts=arguments.steps_per_execution is None,
-    )
+    return AsynchronousStepRunner(distribution, runner_step, step.counter, pipeline, start)
 
 
 def _tpu(arguments: TrainArguments) -> Distribution:

@@ -39,6 +39,10 @@ class Control:
                 return self._double.say(given["name"], *given["lines"])
             case "pods":
                 return self._double.pods_of(given["job"])
+            case "restarted":
+                names = [pod["metadata"]["name"] for pod in self._double.all("pods")]
+                own = [each for each in names if each.startswith(f"{given['job']}-")]
+                return sum(each.endswith("-r1") for each in own) == given["replicas"]
             case "watching":
                 return self._double.watching
             case "requests":

@@ -16,7 +16,6 @@ from support.kubernetes_double.deletion import Deletion
 from support.kubernetes_double.kubelet import Kubelet
 from support.kubernetes_double.objects import (
     KINDS,
-    NAMESPACES,
     PODS,
     Manifest,
     Objects,
@@ -291,7 +290,7 @@ class KubernetesDouble:
 
     def _stored(self, plural: str, name: str, namespace: str) -> Stored:
         kind = self._kinds[plural]
-        stored = self._objects.find(kind, "" if kind is NAMESPACES else namespace, name)
+        stored = self._objects.find(kind, namespace if kind.namespaced else "", name)
         assert stored, f"there is no {plural} {namespace}/{name} in this double"
         return stored
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from aerotrain.contract.environment import Variable, read_cluster
 from aerotrain.supervisor.ports import reserved_ports
 from support.kubernetes_double import statuses
 from support.kubernetes_double.objects import (
@@ -104,6 +106,8 @@ class Surroundings:
         for variable in container.get("env") or ():
             value = self._local_paths(self._value(variable), container)
             namespace = metadata["namespace"]
+            if value and variable["name"] == Variable.CLUSTER:
+                value = json.dumps(read_cluster(value))
             value = self.addresses.rewrite(value, namespace, spec.get("subdomain", ""))
             found[variable["name"]] = value
         return found

@@ -33,6 +33,7 @@ class Kind:
 
 
 PODS = Kind("pods", "Pod")
+NODES = Kind("nodes", "Node", namespaced=False)
 NAMESPACES = Kind("namespaces", "Namespace", namespaced=False)
 EVENTS = Kind("events", "Event")
 CONFIGMAPS = Kind("configmaps", "ConfigMap")
@@ -46,6 +47,7 @@ REVIEWS = Kind(
 )
 KINDS = (
     PODS,
+    NODES,
     NAMESPACES,
     EVENTS,
     CONFIGMAPS,

@@ -52,8 +52,19 @@ export class GoodputOfRun {
   }
 }
 
-function sentenceOf({ goodput, wall_seconds: wall, steps, steps_twice: twice, restarts }) {
+/** What the attempts that have ended took of cores, and what that cost; empty while none has. */
+function costOf({ core_hours: hours, cost }) {
+  const roles = Object.entries(hours ?? {});
+  if (!roles.length) return "";
+  const all = roles.reduce((sum, [, taken]) => sum + taken, 0);
+  const each = roles.map(([role, taken]) => `${role} ${taken.toFixed(2)}`).join(", ");
+  const price = cost === null || cost === undefined ? "" : `, at a cost of ${cost.toFixed(2)}`;
+  return ` ${all.toFixed(2)} core hours (${each})${price}.`;
+}
+
+function sentenceOf(run) {
+  const { goodput, wall_seconds: wall, steps, steps_twice: twice, restarts } = run;
   const repeated = twice ? `, ${counted(twice, "step")} done twice` : "";
   const done = `${counted(steps, "step")}${repeated}, ${counted(restarts, "restart")}`;
-  return `${percent(goodput)} of ${duration(wall)}: ${done}.`;
+  return `${percent(goodput)} of ${duration(wall)}: ${done}.${costOf(run)}`;
 }

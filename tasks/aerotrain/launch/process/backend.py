@@ -25,6 +25,7 @@ from aerotrain.launch.controller import Ended, GroupObservation, Restart
 from aerotrain.launch.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain.launch.process.supervisor_client import ForkServer, SupervisorClient
 from aerotrain.launch.restart_policy import Observations
+from aerotrain.launch.size import Size
 from aerotrain.supervisor.fork_rules import MODULES, may_fork
 from aerotrain.supervisor.loopback import OPEN_SERVERS
 from aerotrain.supervisor.ports import addresses_of
@@ -34,6 +35,9 @@ from aerotrain.supervisor.protocol import Start, observation_of
 #: Seconds between two observations: short compared to a replica's start, long compared to the
 #: observation itself (about 1 ms per replica).
 LOOK_EVERY = 0.2
+
+#: Seconds that replicas have to save and end, as for ``aerotrain.replica.GRACE``.
+ENDED_WITHIN = 10.0
 
 _LOG = getLogger(__name__)
 
@@ -55,8 +59,7 @@ class ProcessGroup:
         """Observe once, after ``seconds`` or ``LOOK_EVERY``, whichever is shorter."""
         await asyncio.sleep(min(seconds, LOOK_EVERY))
         began = time.time()
-        seen = self.look()  # before reading the logs, so that those of ended replicas are complete
-        self._emit_new_lines(seen)
+        seen = self._emitted()
         if not self._folder.is_started():
             raise GroupGoneError(f"{self.job.name} was ended from outside")
         if not self._folder.is_held_by(self._backend.holder):
@@ -89,7 +92,7 @@ class ProcessGroup:
         return added
 
     async def restart(self, restart: Restart) -> None:
-        """End those replicas that still run, and start them again at the same addresses.
+        """End those replicas that still run, and start others again at the same addresses.
 
         A machine is one node with one memory, so ``avoid`` and ``memory`` are ignored.
         """
@@ -97,8 +100,25 @@ class ProcessGroup:
             if not (self._folder.is_started() and self._folder.is_held_by(self._backend.holder)):
                 return  # the next observation reports the reason
             with explained_errors(self._folder.path):
-                await self._start_supervisor(restart.counts)
-                self._start(restart.counts)
+                await self._end([*restart.ends, *(restart.counts if restart.gentle else ())])
+                if restart.counts:
+                    await self._start_supervisor(restart.counts)
+                    self._start(restart.counts)
+
+    async def _end(self, names: Collection[ReplicaName]) -> None:
+        """Preempt these replicas, if they run; kill those that do not end in time."""
+        until = time.monotonic() + ENDED_WITHIN
+        self._backend.signal(self._folder.path, names, signal.SIGTERM)
+        while names and not all(self._emitted()[name].state.ended for name in names):
+            if time.monotonic() > until:
+                self._backend.signal(self._folder.path, names, signal.SIGKILL)
+            await asyncio.sleep(LOOK_EVERY)
+
+    def _emitted(self) -> Observations:
+        """The current observation of every replica, after their new lines were emitted."""
+        seen = self.look()  # before reading the logs, so that those of ended replicas are complete
+        self._emit_new_lines(seen)
+        return seen
 
     async def start_all(self) -> None:
         """Start all replicas, at ports of loopback that the supervisor reserves.
@@ -126,8 +146,9 @@ class ProcessGroup:
         self._supervisor.start(starts, ports)
 
     def _start_of(self, name: ReplicaName, count: int) -> Start:
-        addresses = self._folder.addresses()
-        own = replica_environment(self.job, name, addresses, self._folder.attempt, count)
+        addresses, without = self._folder.addresses(), Size.of(self.job, self.events).absent()
+        attempt = self._folder.attempt
+        own = replica_environment(self.job, name, addresses, attempt, count, without)
         return Start(
             name=str(name),
             restarts=count,
@@ -149,7 +170,7 @@ MOST_PER_CORE = 16
 
 
 #: The layout of a group's folder: a group with another one, of another version, is not adopted.
-LAYOUT = 4
+LAYOUT = 5
 
 
 @dataclass(frozen=True)

@@ -143,14 +143,29 @@ def answers(address: str, seconds: float = _ANSWER_SECONDS) -> bool:
 
     TensorFlow's own clients wait without such a limit.
     """
-    host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), seconds) as connection:
-            connection.settimeout(seconds)
-            connection.sendall(_GREETING)
-            return bool(connection.recv(1))
+        return bool(_answer(address, seconds))
     except OSError:
         return False
+
+
+def has_ended(address: str) -> bool:
+    """Whether no server is at ``host:port``, not even one that does not answer, as if stopped."""
+    try:
+        _answer(address, _ANSWER_SECONDS)
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _answer(address: str, seconds: float) -> bytes:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), seconds) as connection:
+        connection.settimeout(seconds)
+        connection.sendall(_GREETING)
+        return connection.recv(1)
 
 
 def wait_for_answer(address: str, seconds: float) -> bool:
@@ -271,7 +286,11 @@ class BackgroundServices:
         watchdog = Watchdog(
             progress_timeout=deadlines.progress_timeout + served * _SERVED_LATER,
             start_timeout=deadlines.start,
-            peers=peers_of(replica.cluster, replica.name),
+            peers={
+                name: address
+                for name, address in peers_of(replica.cluster, replica.name).items()
+                if name not in replica.without
+            },
             end=end,
             excused=excused,
         )

@@ -177,7 +177,6 @@ class EventWriter:
         seconds: float = 0.0,
         step: int | None = None,
         because: str = "",
-        times: int = 1,
         at: float | None = None,
     ) -> None:
         """Add an event, at the current time or at ``at``. The uploader writes it to the store."""
@@ -191,7 +190,6 @@ class EventWriter:
             replica="chief",
             restarts=self.restarts,
             because=because,
-            times=times,
         )
         self._lines.append(entry.to_json() + "\n")
         self.uploader.send("event log", self._write)

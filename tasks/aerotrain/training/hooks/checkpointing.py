@@ -17,6 +17,7 @@ from aerotrain.training.checkpoints.snapshot import (
 )
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.hooks import Hook, TrainState
+from aerotrain.training.step_runner import StepRunner
 
 #: Seconds between two TRAIN events of the event log.
 _BETWEEN_EVENTS = 30.0
@@ -33,15 +34,15 @@ class Checkpointing(Hook):
     has ended, and what is due with the last step when the training has ended.
 
     It comes after all other hooks, of which ``saved`` are those whose state a checkpoint keeps.
-    ``wait_until_idle`` returns when no step is in flight. The event log gets the steps of the
-    training and the time for which saving stops it.
+    ``step_runner`` brings the training to rest. The event log gets the steps of the training and
+    the time for which saving stops it.
     """
 
     context: TrainingContext
     checkpoints: Checkpoints
     interval: Interval
     saved: Sequence[Hook]
-    wait_until_idle: Callable[[], None]
+    step_runner: StepRunner
     clock: Callable[[], float] = time.monotonic
     #: The URL of the last checkpoint, when the training has ended.
     url: str = ""
@@ -73,7 +74,8 @@ class Checkpointing(Hook):
         self._is_due |= self.interval.due()
         ends = state.stop or state.epoch_step == self.context.schedule.steps_per_epoch
         if state.preempted or (self._is_due and not ends):
-            self.wait_until_idle()
+            if not self.step_runner.comes_to_rest():
+                return
             self._save(state)
         if state.preempted:
             step, grace = self.context.steps_done(), self.context.replica.notice.grace
@@ -84,11 +86,6 @@ class Checkpointing(Hook):
 
     def on_epoch_end(self, state: TrainState) -> None:
         step, schedule = self.context.steps_done(), self.context.schedule
-        repeated = step - state.step
-        if repeated > 0 and state.epoch_step == schedule.steps_per_epoch:
-            why = f"{repeated} steps ran twice, on a worker that was lost and on another"
-            self._note(EventType.REWORK, step=step, because=why, times=repeated)
-            print(f"{why}, by step {step}", flush=True)
         if (self._is_due or state.is_best) and not state.stop and step < schedule.steps:
             self._save(state)
 
@@ -117,6 +114,7 @@ class Checkpointing(Hook):
 
     def _state_to_save(self, state: TrainState, *, ended: bool = False) -> SavedState:
         about: dict[str, Any] = {"metrics": state.metrics, "ended": ended}
+        about["position"] = self.step_runner.position()
         files = metric_state_to_file(state.sums)
         for each in (hook.to_save(state) for hook in self.saved):
             about, files = {**about, **each.about}, {**files, **each.files}

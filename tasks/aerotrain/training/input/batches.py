@@ -69,12 +69,22 @@ def _parsed(serialized: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
 def ready(batches: tf.data.Dataset, schema: Schema, transform: Transform) -> tf.data.Dataset:
     """Parse and transform batches of records, and prefetch them.
 
-    Records are parsed by the batch, which is several times faster than one by one.
+    Records are parsed by the batch, which is several times faster than one by one. The number of a
+    lease before each batch is kept.
     """
     transform = tensorflow2.converted(transform)
-    return _mapped(batches, lambda records: transform(parse(records, schema))).prefetch(
-        tf.data.AUTOTUNE
-    )
+    made = _mapped(batches, _after_lease(lambda records: transform(parse(records, schema))))
+    return made.prefetch(tf.data.AUTOTUNE)
+
+
+def _after_lease(function: Callable[[tf.Tensor], Any]) -> Callable[..., Any]:
+    """The same function of a batch, or of the number of its lease, which is kept, and a batch."""
+
+    def applied(*element: tf.Tensor) -> Any:
+        *lease, batch = element
+        return (*lease, function(batch)) if lease else function(batch)
+
+    return applied
 
 
 def _mapped(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
@@ -112,7 +122,10 @@ class MicrobatchSpec:
 def in_microbatches(
     batches: tf.data.Dataset, schema: Schema, transform: Transform, cut: MicrobatchSpec
 ) -> tf.data.Dataset:
-    """For each batch, one element per local replica: a tuple of (weight, microbatch)."""
+    """For each batch, one element per local replica: a tuple of (weight, microbatch).
+
+    For one replica, the number of a lease before each batch is kept.
+    """
     transform = tensorflow2.converted(transform)
 
     def element(replica: Any, batch: tf.Tensor) -> Any:
@@ -127,12 +140,28 @@ def in_microbatches(
         return tf.data.Dataset.zip((numbers, tf.data.Dataset.from_tensors(batch).repeat()))
 
     if cut.local == 1:
-        made = _mapped(batches, lambda batch: element(cut.first, batch))
+        made = _mapped(batches, _after_lease(lambda batch: element(cut.first, batch)))
     else:
         made = _mapped(batches.flat_map(AS_WRITTEN(for_each_replica)), element)
     # Otherwise TensorFlow synchronizes the replicas before each step, to agree that there is one.
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     return made.apply(endless).prefetch(tf.data.AUTOTUNE)
+
+
+def in_parts(
+    batches: tf.data.Dataset, schema: Schema, transform: Transform, cut: MicrobatchSpec
+) -> tf.data.Dataset:
+    """For each batch after the number of its lease, that number and one (weight, microbatch).
+
+    The number says which one: the remainder of its division by their number.
+    """
+    transform = tensorflow2.converted(transform)
+
+    def part(number: tf.Tensor, batch: tf.Tensor) -> Any:
+        weight, piece = cut.piece(batch, number % (cut.accumulate * cut.replicas))
+        return number, (weight, transform(parse(piece, schema)))
+
+    return _mapped(batches, part).prefetch(1)
 
 
 def batch_spec(schema: Schema, transform: Transform) -> Any:

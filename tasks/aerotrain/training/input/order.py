@@ -5,6 +5,9 @@ from another record on in each epoch, and its pieces are assigned to the windows
 random. The records of a window are held in memory and shuffled. So each epoch has other windows,
 and a run that resumes in the middle of one starts with its current window, and reads nothing before
 it.
+
+Where batches are leased to workers, groups are smaller, so that each worker can have its own, and
+consist of whole batches: a shard at a border is in two groups.
 """
 
 import hashlib
@@ -25,6 +28,9 @@ WINDOW_BYTES = 32 * 2**20
 #: wait until many are downloaded.
 MIXED = 32
 _FIRST_MIXED = 4
+
+#: The same where batches are leased: a worker downloads the groups in which it reads.
+LEASED = 8
 
 #: About how many pieces a window has: records that are adjacent in a shard are in one piece.
 PIECES = 64
@@ -95,38 +101,64 @@ class Window:
         return sum(piece.count for piece in self.pieces)
 
 
+def number_of(epoch: int, group: int, window: int = 0) -> int:
+    """The number of a window by its epoch, its group there, and its place in that, all from 0.
+
+    The windows of a group have consecutive numbers.
+    """
+    return epoch << 32 | group << 16 | window
+
+
+def group_of(number: int) -> tuple[int, int]:
+    """The epoch and the group of the window of that number."""
+    return number >> 32, number >> 16 & 0xFFFF
+
+
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """The order of ``shards`` by ``seed``, different in each epoch.
 
     ``window_bytes`` are held in memory for shuffling. ``shard_cache_bytes`` limits the disk space
     of shards; 0 means no limit. The space must hold two groups, one that is read and one that is
-    downloaded, so a small limit mixes fewer shards.
+    downloaded, so a small limit mixes fewer shards. With a ``batch_size``, each group consists of
+    whole batches, except for the last one of an epoch.
 
     Raises:
-        FinalError: the largest shard does not fit into ``shard_cache_bytes``.
+        FinalError: ``shard_cache_bytes`` does not hold the largest shard, or those of one batch.
     """
 
     shards: Sequence[Shard]
     seed: int
     shard_cache_bytes: int = 0
     window_bytes: int = WINDOW_BYTES
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         largest = max(self.shards, key=lambda shard: shard.bytes)
-        if self.shard_cache_bytes and largest.bytes > self.shard_cache_bytes:
+        least, why = largest.bytes, ""
+        if self.batch_size is not None:
+            # A batch may begin in one shard, fill some small ones, and end in another.
+            between = self.batch_size * max(-(-each.bytes // each.records) for each in self.shards)
+            least = min(2 * least + between, sum(each.bytes for each in self.shards))
+            why = f"; a batch of {self.batch_size} records may need {least}"
+        if self.shard_cache_bytes and least > self.shard_cache_bytes:
             raise FinalError(
                 f"shard_cache_bytes is {self.shard_cache_bytes}, but the shard {largest.file} has "
-                f"{largest.bytes} bytes, and shards are read whole; give {largest.bytes} bytes "
+                f"{largest.bytes} bytes, and shards are read whole{why}; give {least} bytes "
                 f"or more ({4 * largest.bytes} to have shards come while others are read), or "
                 "prepare smaller shards"
             )
 
     @classmethod
-    def of(cls, arguments: TrainArguments, shards: Sequence[Shard]) -> Self:
-        """The order in which a job reads shards of its train split."""
+    def of(
+        cls, arguments: TrainArguments, shards: Sequence[Shard], *, leased: bool = False
+    ) -> Self:
+        """The order in which a job reads shards of its train split, by leases or all of them."""
         return cls(
-            shards=shards, seed=arguments.seed, shard_cache_bytes=arguments.shard_cache_bytes
+            shards=shards,
+            seed=arguments.seed,
+            shard_cache_bytes=arguments.shard_cache_bytes,
+            batch_size=arguments.batch_size if leased else None,
         )
 
     def windows(self, epoch: int = 0, done: int = 0) -> Iterator[Window]:
@@ -148,7 +180,7 @@ class Order:
 
     def epoch(self, number: int) -> Iterator[Window]:
         """The windows of one epoch, in which each record occurs once."""
-        cut = (pieces for group in self._groups(number) for pieces in self._cut(group, number))
+        cut = (pieces for group in self.groups(number) for pieces in self._cut(group, number))
         nothing: tuple[Piece, ...] = ()
         for count, (pieces, following) in enumerate(
             itertools.pairwise(itertools.chain(cut, [nothing]))
@@ -156,15 +188,35 @@ class Order:
             seed = self.seed, number << 32 | count
             yield Window(pieces=pieces, seed=seed, last=not following)
 
-    def _groups(self, epoch: int) -> Iterator[list[Shard]]:
-        left = self._shuffled(epoch)
-        most = MIXED if epoch else _FIRST_MIXED
+    def group(self, number: int) -> Iterator[Window]:
+        """The windows of the group that the window of that number is in."""
+        epoch, group = group_of(number)
+        yield from self.cut(self.groups(epoch)[group], epoch, group)
+
+    def cut(self, pieces: Sequence[Piece], epoch: int, group: int) -> Iterator[Window]:
+        """The windows of a group, of which ``groups`` has returned the ``pieces``."""
+        for count, each in enumerate(self._cut(pieces, epoch)):
+            yield Window(pieces=each, seed=(self.seed, number_of(epoch, group, count)))
+
+    def groups(self, epoch: int) -> list[list[Piece]]:
+        """The shards of each group of an epoch, or the parts of them that are in the group."""
+        left = [Piece(shard, 0, shard.records) for shard in self._shuffled(epoch)]
+        mixed, whole = (MIXED, 1) if self.batch_size is None else (LEASED, self.batch_size)
+        most = mixed if epoch else _FIRST_MIXED
+        groups = []
         while left:
             count = self._group_size(left, most)
             if count < len(left) < 2 * count:
                 count = -(-len(left) // 2)  # a small last group would mix few shards
-            yield left[:count]
-            left, most = left[count:], min(2 * most, MIXED)
+            records = sum(piece.count for piece in left[:count])
+            while records < whole and count < len(left):
+                records, count = records + left[count].count, count + 1
+            if count < len(left):
+                records -= records % whole
+            group, rest = _divided(left[:count], records)
+            groups.append(group)
+            left, most = rest + left[count:], min(2 * most, mixed)
+        return groups
 
     def _shuffled(self, epoch: int) -> list[Shard]:
         """The shards in random order; those of one partition are spread evenly over the epoch.
@@ -181,16 +233,16 @@ class Order:
         }
         return sorted(self.shards, key=lambda shard: (places[shard.file], shard.file))
 
-    def _group_size(self, shards: Sequence[Shard], most: int) -> int:
-        """How many of ``shards`` form a group: all that fit into a window, or ``most``."""
+    def _group_size(self, pieces: Sequence[Piece], most: int) -> int:
+        """How many of ``pieces`` form a group: all that fit into a window, or ``most``."""
         size = 0
-        for count, shard in enumerate(shards):
-            size += shard.bytes
+        for count, piece in enumerate(pieces):
+            size += piece.shard.bytes
             mixed = size <= self.window_bytes or count < most
             fits = not self.shard_cache_bytes or size <= self.shard_cache_bytes // 2
             if count and not (mixed and fits):
                 return count
-        return len(shards)
+        return len(pieces)
 
     def _random(self, *about: object) -> int:
         """A number of 64 bits that is determined by the seed and ``about``."""
@@ -198,26 +250,40 @@ class Order:
         text = " ".join(map(str, (self.seed, *about)))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
-    def _cut(self, group: list[Shard], epoch: int) -> Iterator[tuple[Piece, ...]]:
-        windows = -(-sum(shard.bytes for shard in group) // self.window_bytes)
+    def _cut(self, group: Sequence[Piece], epoch: int) -> Iterator[tuple[Piece, ...]]:
+        size = sum(each.shard.bytes * each.count // each.shard.records for each in group)
+        windows = -(-size // self.window_bytes)
         if windows == 1:
-            group = sorted(group, key=lambda shard: self._random(epoch, shard.file))
-            yield tuple(Piece(shard, 0, shard.records) for shard in group)
+            yield tuple(sorted(group, key=lambda piece: self._random(epoch, piece.shard.file)))
             return
         assigned: list[list[Piece]] = [[] for _ in range(windows)]
-        for shard in group:
-            count = windows * max(1, min(PIECES // len(group), shard.records // windows))
-            first = self._random(epoch, shard.file, "first") % shard.records
-            places = sorted(range(count), key=lambda n: self._random(epoch, shard.file, n))
+        for whole in group:
+            file = whole.shard.file
+            count = windows * max(1, min(PIECES // len(group), whole.count // windows))
+            first = self._random(epoch, file, "first") % whole.count
+            places = sorted(range(count), key=lambda n: self._random(epoch, file, n))
             for number, place in enumerate(places):
-                assigned[place % windows] += _pieces(shard, first, number, count)
+                assigned[place % windows] += _pieces(whole, first, number, count)
         yield from (tuple(pieces) for pieces in assigned if pieces)
 
 
-def _pieces(shard: Shard, first: int, number: int, count: int) -> Iterator[Piece]:
-    """Piece ``number`` of ``count`` of a shard, from record ``first`` on, and over its end."""
-    begin, end = (first + shard.records * each // count for each in (number, number + 1))
-    for turn in (0, shard.records):
-        start, stop = max(begin - turn, 0), min(end - turn, shard.records)
+def _pieces(whole: Piece, first: int, number: int, count: int) -> Iterator[Piece]:
+    """Piece ``number`` of ``count`` of a piece, from record ``first`` on, and over its end."""
+    begin, end = (first + whole.count * each // count for each in (number, number + 1))
+    for turn in (0, whole.count):
+        start, stop = max(begin - turn, 0), min(end - turn, whole.count)
         if start < stop:
-            yield Piece(shard, start, stop - start)
+            yield Piece(whole.shard, whole.first + start, stop - start)
+
+
+def _divided(pieces: Sequence[Piece], records: int) -> tuple[list[Piece], list[Piece]]:
+    """The first ``records`` records of ``pieces``, and the others."""
+    first, others = [], []
+    for piece in pieces:
+        count = min(piece.count, records)
+        records -= count
+        if count:
+            first.append(replace(piece, count=count))
+        if count < piece.count:
+            others.append(Piece(piece.shard, piece.first + count, piece.count - count))
+    return first, others

@@ -7,7 +7,7 @@ announces windows of records by files: see ``shuffle_windows.py``.
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from aerotrain.data.dataset import TRAIN_SPLIT, Dataset, Shard
 from aerotrain.store import StoreFull, StoreUnavailable, open_store
 from aerotrain.store.errors import store_error
 from aerotrain.training.input.batches import layout_of
-from aerotrain.training.input.order import Order, Window
+from aerotrain.training.input.order import Order, Window, group_of, number_of
 from aerotrain.training.input.shards import (
     FOLDER,
     INDEX,
@@ -46,10 +46,12 @@ class ShardCache:
 
     Windows are numbered from the position ``begin``, an epoch and the records of it that are done.
     A request for an earlier window than before starts over, as a restarted chief does. With
-    ``ends``, epochs end; otherwise the records of one epoch are followed by those of the next. With
-    ``indexed``, for records of different lengths, an index is written for each shard. The store may
-    be unavailable, or the disk full, for ``store_timeout`` seconds; meanwhile a training uses the
-    shards on the disk, or waits.
+    ``ends``, epochs end; otherwise the records of one epoch are followed by those of the next. If
+    batches are leased, any window may be requested, and the shards of its group are downloaded, and
+    then those of the group ahead.
+    With ``indexed``, for records of different lengths, an index is written for each shard. The
+    store may be unavailable, or the disk full, for ``store_timeout`` seconds; meanwhile a training
+    uses the shards on the disk, or waits.
     """
 
     url: str
@@ -67,6 +69,8 @@ class ShardCache:
         self._requests = WindowRequests(self.scratch)
         #: The number of the requested window, and the windows from it on.
         self._number, self._windows = 0, self.order.windows(*self.begin)
+        if self._is_leased:  # nothing is needed before the first request
+            self._number, self._windows = -1, iter(())
         self._cached: dict[str, Indexed] = {}
         self._downloads: dict[str, Future[Indexed]] = {}
         self._shards = ThreadPoolExecutor(SHARDS_AT_ONCE)
@@ -83,17 +87,17 @@ class ShardCache:
         cls,
         arguments: TrainArguments,
         dataset: Dataset,
-        shards: Sequence[Shard],
+        order: Order,
         scratch: Path,
         *,
         begin: tuple[int, int] = (0, 0),
         ends: bool = True,
     ) -> Self:
-        """The cache of ``shards`` of the train split, as ``InputPipeline`` reads them."""
+        """The cache of the shards of ``order``, in the train split, for ``InputPipeline``."""
         layout = layout_of(dataset.schema, split_of(dataset, TRAIN_SPLIT).shards)
         return cls(
             arguments.data,
-            Order.of(arguments, shards),
+            order,
             scratch,
             indexed=layout is None,
             ends=ends,
@@ -144,12 +148,16 @@ class ShardCache:
     def _turn(self) -> None:
         """Process requests and finished downloads, and start new ones."""
         ended, failed = self._finished_downloads()
+        ahead = self._requests.ahead
         requested = self._requests.newest(self._number)
         is_served = requested == self._number and self._requests.is_announced(requested)
-        if is_served and not ended and not self.is_waiting:
+        if is_served and ahead == self._requests.ahead and not ended and not self.is_waiting:
             return
-        if requested < self._number:
-            self._rewind()
+        first = number_of(*group_of(requested)) if self._is_leased else 0
+        if not first <= self._number <= requested:
+            self._requests.forget_all()
+            self._requests.ahead = None
+            self._number, self._windows = first, self._windows_from(first)
         while self._number < requested:
             self._requests.forget(self._number)
             next(self._windows)
@@ -161,9 +169,13 @@ class ShardCache:
         if failed is not None:
             raise failed  # raised only now, so that what was downloaded can be read
 
-    def _rewind(self) -> None:
-        self._requests.forget_all()
-        self._number, self._windows = 0, self.order.windows(*self.begin)
+    @property
+    def _is_leased(self) -> bool:
+        return self.order.batch_size is not None
+
+    def _windows_from(self, first: int) -> Iterator[Window]:
+        """All windows, or those of the group whose first one has that number."""
+        return self.order.group(first) if self._is_leased else self.order.windows(*self.begin)
 
     def _upcoming(self) -> Iterator[Window]:
         """The windows from the requested one on, which stays the next."""
@@ -174,7 +186,9 @@ class ShardCache:
         """The shards that are read next and fit on the disk, in their order."""
         wanted: dict[str, Shard] = {}
         size, limit = 0, self.order.shard_cache_bytes
-        for window in self._upcoming():
+        later = self._requests.ahead
+        ahead = () if later is None else self.order.group(later)
+        for window in itertools.chain(self._upcoming(), ahead):
             for shard in (piece.shard for piece in window.pieces):
                 if shard.file in wanted:
                     continue

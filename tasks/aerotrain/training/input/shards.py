@@ -53,15 +53,15 @@ def split_of(dataset: Dataset, name: str) -> Split:
 
 
 def share(shards: Sequence[Shard], index: int, count: int) -> list[Shard]:
-    """The shards of reader ``index`` of ``count``; each shard has exactly one reader.
+    """The shards of input replica ``index`` of ``count``; each shard has exactly one reader.
 
     Raises:
-        FinalError: there are fewer shards than readers.
+        FinalError: there are fewer shards than input replicas.
     """
     if len(shards) < count:
         raise FinalError(
-            f"{counted(len(shards), 'shard')} cannot be shared by {count} readers, for each "
-            f"reads whole shards; prepare {count} shards or more, or ask for fewer workers or input"
+            f"{counted(len(shards), 'shard')} cannot be shared by {count} data workers, for each "
+            f"reads whole shards; prepare {count} shards or more, or ask for fewer data workers"
         )
     return list(shards[index::count])
 

@@ -4,16 +4,21 @@ A reader requests the number of a window, waits for the file that says where its
 reads them. It is made of graph operations only: a graph may be traced in one process and run in
 another, on another machine, where it requests windows from that process's shard cache. So requests
 and announcements are files, in the folder ``windows``. The number of the window that is read next
-is written to the pipe ``requested``. The file of that number appears when all shards of the window
-are on the disk. ``failed`` appears when no more windows will come. Neither a request nor a failure
-takes disk space, so both work on a full disk.
+is written to the pipe ``requested``; inverted bits are the number of a group to be read later. The
+file of a window appears when all shards of the window are on the disk. ``failed`` appears when no
+more windows will come. Neither a request nor a failure takes disk space, so both work on a full
+disk.
+
+The windows of a worker are those of its leases, which come by a queue of that process.
 """
 
 import contextlib
 import os
 import select
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +30,7 @@ from aerotrain.training.input.shards import FOLDER, INDEX
 _WINDOWS, _REQUESTED, _FAILED, _RUNNING = "windows", "requested", "failed", "running"
 
 #: The digits of a window's number, in the name of its file and in a request.
-_DIGITS = 12
+_DIGITS = 19
 
 #: AutoGraph would take each process a second at its start, and has nothing to convert here, because
 #: all is operations already.
@@ -43,12 +48,19 @@ NO_MORE = "no more shards come; the process that reads them says why"
 #: and the number that follows, and the same three of its records.
 _PIECE = ["", *[np.int64(0)] * 6]
 
+#: The fields of a part of a lease: the numbers of the lease and of the window, how many of its
+#: shuffled records come before those of the lease, their number, and in the last part the number of
+#: the lease's batches, otherwise 0.
+PART = 5
+
 
 class WindowRequests:
     """The side of the shard cache, in the folder ``windows`` of ``scratch``."""
 
     def __init__(self, scratch: Path) -> None:
         self.folder = scratch / _WINDOWS
+        #: The number of the first window of the group that is to be read later, if one is known.
+        self.ahead: int | None = None
         self._pipe = -1
         self._poll = select.poll()
 
@@ -78,11 +90,15 @@ class WindowRequests:
 
     def newest(self, otherwise: int) -> int:
         """The number of the last request, or ``otherwise``. Each number is written atomically."""
-        number = otherwise
         with contextlib.suppress(BlockingIOError):
-            while numbers := os.read(self._pipe, 1024 * _DIGITS):
-                number = int(numbers[-_DIGITS:])
-        return number
+            while text := os.read(self._pipe, 1024 * _DIGITS):
+                for begin in range(0, len(text), _DIGITS):
+                    number = int(text[begin : begin + _DIGITS])
+                    if number < 0:
+                        self.ahead = ~number
+                    else:
+                        otherwise = number
+        return otherwise
 
     def is_announced(self, number: int) -> bool:
         """Whether that window was announced, and not forgotten since."""
@@ -125,17 +141,90 @@ def windows_from(root: str, width: int | None, first: int = 0) -> tf.data.Datase
     """
 
     def window(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        lines = tf.strings.split(_announced(root, number), "\n")
-        drop, last, *seed = tf.unstack(
-            tf.strings.to_number(tf.strings.split(lines[0], ","), tf.int64), 4
-        )
-        names, *numbers = tf.io.decode_csv(lines[1:], _PIECE)
-        records = _records(tf.strings.join([root, FOLDER, "/", names]), numbers, width)
-        count = tf.shape(records)[0]
-        keys = tf.random.stateless_uniform([count], seed, None, None, tf.int32)
-        return records, tf.argsort(keys, stable=True)[drop:], last == 1
+        records, order, drop, last = _window(root, width, number)
+        return records, order[drop:], last
 
     return tf.data.Dataset.counter(first).map(AS_WRITTEN(window)).prefetch(1)
+
+
+def leased_windows(root: str, width: int | None, leases: tf.data.Dataset) -> tf.data.Dataset:
+    """The windows of ``leases``, or what the leases have of them, otherwise as ``windows_from``.
+
+    An element also has the number of its lease, and ends a lease instead of an epoch. A window in
+    which one lease ends and the next one begins is read once.
+    """
+
+    def read(last: tuple[tf.Tensor, ...], part: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], ...]:
+        number, window, drop, count, batches = tf.unstack(part, PART)
+
+        def ahead() -> tuple[tf.Tensor, ...]:
+            with tf.control_dependencies([_request(root, tf.bitwise.invert(window))]):
+                return tuple(map(tf.identity, last))
+
+        held = tf.cond(
+            count == 0,
+            ahead,
+            lambda: tf.cond(
+                window == last[0], lambda: last, lambda: (window, *_window(root, width, window)[:2])
+            ),
+        )
+        return held, (held[1], held[2][drop : drop + count], batches > 0, number)
+
+    nothing = tf.zeros([0], tf.string) if width is None else tf.zeros([0, width], tf.uint8)
+    none = (tf.constant(-1, tf.int64), nothing, tf.zeros([0], tf.int32))
+    return leases.scan(none, AS_WRITTEN(read)).prefetch(1)
+
+
+def leases_of(queue: str) -> tf.data.Dataset:
+    """The parts of the leases that are sent to this process by ``queue``."""
+
+    def received(_: tf.Tensor) -> tf.Tensor:
+        [rows] = tf.raw_ops.QueueDequeueV2(handle=_queue(queue), component_types=[tf.int64])
+        return tf.ensure_shape(rows, [None, PART])
+
+    return tf.data.Dataset.counter().map(AS_WRITTEN(received)).unbatch()
+
+
+def numbers_of(leases: tf.data.Dataset) -> tf.data.Dataset:
+    """The number of each lease, as often as it has batches."""
+
+    def repeated(part: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensors(part[0]).repeat(part[-1])
+
+    return leases.flat_map(AS_WRITTEN(repeated))
+
+
+def send_lease(queue: str, rows: tf.Tensor) -> None:
+    """Send ``Lease.rows`` of a lease, or of several or none, to the process that runs this."""
+    tf.raw_ops.QueueEnqueueV2(handle=_queue(queue), components=[rows])
+
+
+def _queue(name: str) -> tf.Tensor:
+    # Found by its name in the process that runs this: a graph cannot carry a data set's resources.
+    return tf.raw_ops.FIFOQueueV2(component_types=[tf.int64], shapes=[], shared_name=name)
+
+
+def next_of(batches: Iterator[Any], lease: tf.Tensor) -> Any:
+    """The next batch of that lease, after those of earlier leases that were not finished."""
+    return tf.while_loop(
+        lambda number, _: number != lease,
+        lambda *_: next(batches),
+        next(batches),
+        parallel_iterations=1,
+    )[1]
+
+
+def _window(root: str, width: int | None, number: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """The records of a window, their order, how many to drop, and whether it ends an epoch."""
+    lines = tf.strings.split(_announced(root, number), "\n")
+    drop, last, *seed = tf.unstack(
+        tf.strings.to_number(tf.strings.split(lines[0], ","), tf.int64), 4
+    )
+    names, *numbers = tf.io.decode_csv(lines[1:], _PIECE)
+    records = _records(tf.strings.join([root, FOLDER, "/", names]), numbers, width)
+    count = tf.shape(records)[0]
+    keys = tf.random.stateless_uniform([count], seed, None, None, tf.int32)
+    return records, tf.argsort(keys, stable=True), drop, last == 1
 
 
 def of_files(named: tf.data.Dataset, width: int) -> tf.data.Dataset:
@@ -162,14 +251,14 @@ def batches_of(
 ) -> tf.data.Dataset:
     """Batches of the records of ``windows``, each in its order.
 
-    The remainder of a window goes into the first batch of the next; that of an epoch is a smaller
-    batch, or is dropped.
+    The remainder of a window goes into the first batch of the next; that of an epoch or a lease is
+    a smaller batch, or is dropped. An element is a batch, or the number of its lease and the batch.
     """
     records_spec = windows.element_spec[0]
     nothing = tf.zeros([0, *records_spec.shape[1:]], records_spec.dtype)
 
     def counted(left: tf.Tensor, window: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-        records, order, last = window
+        records, order, last, *lease = window
         held = tf.shape(left)[0]
         size = held + tf.size(order)
         fill_all = tf.logical_and(last, not drop_remainder)
@@ -178,18 +267,19 @@ def batches_of(
         kept = tf.concat([left[: tf.where(count > 0, 0, held)], rest], 0)
         if drop_remainder:
             kept = kept[: tf.where(last, 0, tf.shape(kept)[0])]
-        return kept, (left, records, order, count)
+        return kept, (left, records, order, count, *lease)
 
     def cut(
-        left: tf.Tensor, records: tf.Tensor, order: tf.Tensor, count: tf.Tensor
+        left: tf.Tensor, records: tf.Tensor, order: tf.Tensor, count: tf.Tensor, *lease: tf.Tensor
     ) -> tf.data.Dataset:
         held = tf.shape(left)[0]
 
-        def batch(number: tf.Tensor) -> tf.Tensor:
+        def batch(number: tf.Tensor) -> Any:
             number = tf.cast(number, tf.int32)
             begin = tf.maximum(number * batch_size - held, 0)
             own = tf.gather(records, order[begin : (number + 1) * batch_size - held])
-            return tf.concat([left[: tf.where(number == 0, held, 0)], own], 0)
+            whole = tf.concat([left[: tf.where(number == 0, held, 0)], own], 0)
+            return (*lease, whole) if lease else whole
 
         return tf.data.Dataset.range(tf.cast(count, tf.int64)).map(batch)
 
@@ -198,11 +288,10 @@ def batches_of(
 
 def _announced(root: str, number: tf.Tensor) -> tf.Tensor:
     """The content of that window's file, once it exists."""
-    name = tf.strings.as_string(number, width=_DIGITS, fill="0")
-    file = tf.strings.join([root, _WINDOWS, "/", name])
+    file = tf.strings.join([root, _WINDOWS, "/", _name(number)])
 
     def request() -> tf.Operation:
-        return tf.io.write_file(f"{root}{_WINDOWS}/{_REQUESTED}", name)
+        return _request(root, number)
 
     def look_again(_: tf.Tensor) -> list[tf.Tensor]:
         # The names depend on the pause; otherwise TensorFlow would check for a file only once.
@@ -218,6 +307,14 @@ def _announced(root: str, number: tf.Tensor) -> tf.Tensor:
     there = tf.while_loop(lambda there: ~there, look_again, [there])[0]
     with tf.control_dependencies([there]):
         return tf.io.read_file(file)
+
+
+def _request(root: str, number: tf.Tensor) -> tf.Operation:
+    return tf.io.write_file(f"{root}{_WINDOWS}/{_REQUESTED}", _name(number))
+
+
+def _name(number: tf.Tensor) -> tf.Tensor:
+    return tf.strings.as_string(number, width=_DIGITS, fill="0")
 
 
 def _exists(file: tf.Tensor) -> tf.Tensor:

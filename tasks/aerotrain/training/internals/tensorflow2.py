@@ -8,48 +8,16 @@ import tensorflow as tf
 from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.data.experimental.ops.iterator_model_ops import get_model_proto
-from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
+from tensorflow.python.distribute.coordinator import cluster_coordinator, coordinator_context
 from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 from tensorflow.python.distribute.ps_values import AggregatingVariable
 from tensorflow.python.distribute.values import DistributedVariable
-from tensorflow.python.eager import context, execute
+from tensorflow.python.eager import context, execute, executor
 from tensorflow.python.framework.config import is_op_determinism_enabled
 from tensorflow.python.framework.ops import resource_creator_scope
 
 #: The classes of lookup tables, by which TensorFlow registers creators.
 _TABLES = ("StaticHashTable", "HashTable", "MutableHashTable", "DenseHashTable")
-
-_fetch_by_function = RemoteValueImpl._copy_to_local
-
-
-def fetch_by_copies() -> None:
-    """Make all coordinators of this process fetch values, as NumPy arrays, by plain copies.
-
-    A coordinator fetches each worker's values in its own thread, by an ``Identity`` that TensorFlow
-    turns into a function on two machines. The first of each kind is added to a vector
-    (``EagerClusterFunctionLibraryRuntime::function_data_``) whose elements other threads read
-    without its lock. If the vector grows at that moment, they send an invalid device name, and the
-    job ends with "Unable to parse request". This was observed once in 60 times that 8 threads
-    fetched 15 types of values. ``numpy()`` of a tensor copies the values without any such function,
-    in half the time.
-
-    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/coordinator/values.py
-    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/core/distributed_runtime/eager/cluster_function_library_runtime.cc
-    """
-    RemoteValueImpl._copy_to_local = _fetch_by_copies
-
-
-def _fetch_by_copies(remote: Any) -> Any:
-    try:
-        return tf.nest.map_structure(_copied, remote._values)
-    except tf.errors.OpError:
-        # Only this function attaches the worker to the error, by which the coordinator detects a
-        # failed worker.
-        return _fetch_by_function(remote)
-
-
-def _copied(value: Any) -> Any:
-    return value.numpy() if isinstance(value, tf.Tensor) else value
 
 
 def seconds_between_elements(iterator: Any) -> float | None:
@@ -91,10 +59,81 @@ def is_deterministic() -> bool:
     return bool(is_op_determinism_enabled())
 
 
-def worker_of(remote: Any) -> int:
-    """The index of the worker that computed a value of a coordinator, which was fetched before."""
-    first = tf.nest.flatten(remote._values)[-1]
-    return int(tf.DeviceSpec.from_string(first.backing_device).task)
+def replace_coordinator(strategy: tf.distribute.ParameterServerStrategy, workers: int) -> None:
+    """Leave the workers of ``strategy``, so many at most, to another coordinator than TensorFlow's.
+
+    TensorFlow's, which it creates with the first variable, then only knows which lookup tables each
+    worker needs; see ``make_tables``.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/parameter_server_strategy_v2.py
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/coordinator/cluster_coordinator.py
+    """
+    for kind, work in (
+        (cluster_coordinator.Worker, "_process_queue"),
+        (cluster_coordinator.WorkerPreemptionHandler, "_preemption_handler"),
+    ):
+        setattr(kind, work, lambda _: None)
+    strategy._num_workers = strategy.extended._num_workers = workers
+    strategy.extended._allow_run_without_coordinator = True
+
+
+def connect(workers: Mapping[int, str]) -> None:
+    """Connect to these workers, by index and address, and to no other ones from now on.
+
+    What others run, or hold, is lost. As under ``ParameterServerStrategy``, a worker is connected
+    to the ps and the chief alone.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/eager/context.py
+    """
+    server = context.get_server_def()
+    for job in server.cluster.job:
+        if job.name == "worker":
+            job.tasks.clear()
+            job.tasks.update(workers)
+    for job in server.cluster_device_filters.jobs:
+        if job.name == "worker":
+            job.tasks.clear()
+            for index in workers:
+                job.tasks[index].device_filters.extend(["/job:ps", "/job:chief"])
+    context.context().update_server_def(server)
+
+
+@contextmanager
+def on_worker(strategy: tf.distribute.ParameterServerStrategy, index: int) -> Iterator[None]:
+    """A scope of one thread whose operations run on that worker, with its lookup tables.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/coordinator/cluster_coordinator.py
+    """
+    worker = strategy._cluster_coordinator._cluster.workers[index]
+    worker.executor = executor.new_executor(enable_async=False)
+    try:
+        with (
+            context.executor_scope(worker.executor),
+            tf.device(worker.device_name),
+            coordinator_context.with_dispatch_context(worker),
+        ):
+            yield
+    finally:
+        worker.executor.clear_error()
+
+
+def make_tables(strategy: tf.distribute.ParameterServerStrategy, index: int) -> None:
+    """Make the lookup tables of a worker that was just connected.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/ps_values.py
+    """
+    worker = strategy._cluster_coordinator._cluster.workers[index]
+    for table in (each() for each in worker._resource_remote_value_refs):
+        if table is not None:
+            table._closure.execute_on(worker)
+
+
+def is_of_lost_worker(error: tf.errors.OpError) -> bool:
+    """Whether an error says that a worker is gone, or that another one has its address now.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/coordinator/cluster_coordinator.py
+    """
+    return bool(cluster_coordinator._is_worker_failure(error))
 
 
 def collective_all_gather(replica: tf.distribute.ReplicaContext) -> Callable[..., tf.Tensor] | None:

@@ -1,5 +1,6 @@
 """Checks of what a strategy cannot do, before training starts."""
 
+import math
 from typing import Any
 
 import keras
@@ -23,6 +24,17 @@ def check_job(job: Job, arguments: TrainArguments) -> None:
         FinalError: this Keras, or TensorFlow, cannot do it; the message says which option.
     """
     KERAS.check_supported(job.strategy, arguments)
+    check_sizes(job, arguments)
+    if arguments.is_synchronous and KERAS.name != "keras":
+        raise FinalError(
+            "update='synchronous' needs the gradients of a Keras 3 model, and this is tf_keras; "
+            "choose 'asynchronous', or 'multi_worker_mirrored'"
+        )
+    if arguments.is_synchronous and job.count(Role.INPUT):
+        raise FinalError(
+            "data_workers give each worker whatever batch is ready, and update='synchronous' needs "
+            "parts of one batch; leave data_workers out, or choose 'asynchronous'"
+        )
     if arguments.deterministic:
         check_deterministic(job)
 
@@ -187,6 +199,27 @@ def check_divisible(strategy: str, arguments: TrainArguments, replicas: int) -> 
         f"a global batch_size of {size} cannot be shared by the {replicas} replicas{accumulated} "
         f"of {strategy!r}; use {nearest}"
     )
+
+
+def check_sizes(job: Job, arguments: TrainArguments) -> None:
+    """Check that peers can share the global batch with any number of workers that they may have.
+
+    Raises:
+        FinalError: they cannot; the message names these numbers, and a size of batches for all.
+    """
+    if not job.rules.peers or len(job.sizes) < 2:
+        return
+    devices = len(tf.config.list_physical_devices("GPU")) or 1
+    devices = job.replica(Role.WORKER).resources.gpu or devices
+    pieces = {n: (1 + n) * devices * arguments.gradient_accumulation_steps for n in job.sizes}
+    wrong = [str(n) for n, each in pieces.items() if arguments.batch_size % each]
+    if wrong:
+        every = math.lcm(*pieces.values())
+        raise FinalError(
+            f"a global batch_size of {arguments.batch_size} cannot be shared by the chief and "
+            f"{' or '.join(wrong)} workers, which workers={job.sizes[0]}..{job.sizes[-1]} may "
+            f"become; use {-(-arguments.batch_size // every) * every}, or a smaller range"
+        )
 
 
 def check_exchanged(

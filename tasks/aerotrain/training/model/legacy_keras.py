@@ -140,7 +140,7 @@ class LegacyStep(TrainStep):
     def __init__(self, model: Any, counter: tf.Variable) -> None:
         self.metrics: LegacyMetricState = LegacyMetricState(model)
         self.model = model
-        self._counter = counter
+        self.counter = counter
 
     def compute(
         self,
@@ -180,7 +180,7 @@ class LegacyStep(TrainStep):
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         optimizer = self.model.optimizer
-        done = self._counter.assign_add(1, read_value=True)
+        done = self.counter.assign_add(1, read_value=True)
         # As with Keras 3: schedules and bias correction read it, and other workers may set it.
         optimizer.iterations.assign(done - 1)
         pairs = zip(gradients, self.model.trainable_variables, strict=True)

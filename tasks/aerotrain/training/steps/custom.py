@@ -97,7 +97,7 @@ class CustomStep(TrainStep):
         )
         self._losses = [name for name in logs if "loss" in name] or logs
         self.model = model
-        self._counter = counter
+        self.counter = counter
 
     def __call__(
         self, sums: MetricValues, batch: Any, weight: tf.Tensor | None = None
@@ -106,7 +106,7 @@ class CustomStep(TrainStep):
         arrived = computed_at(batch)
         with CustomStepScope(self.metrics.pairs(sums)) as scope:
             logs = flat(self.model.train_step(batch))
-        done = self._counter.assign_add(1, read_value=True)
+        done = self.counter.assign_add(1, read_value=True)
         pairs = zip(self.metrics.of(scope), sums, strict=False)
         states = [tf.where(weight > 0, new, old) for new, old in pairs]
         losses = [tf.cast(logs[name], tf.float64) for name in self._losses]

@@ -48,7 +48,7 @@ class TrainStep:
     def __init__(self, model: keras.Model, counter: tf.Variable, *, fused: bool = True) -> None:
         self.metrics = MetricState(model)
         self.model = model
-        self._counter = counter
+        self.counter = counter
         if fused:
             fuse(inner(model.optimizer))
 
@@ -58,7 +58,7 @@ class TrainStep:
         done = self.apply(gradients)
         values = [loss, *updated(self.weights, gradients)]
         bad = first_bad(sums[-1], values, done)
-        return [*sums[:-1], bad], self._computing(batch, gradients)
+        return [*sums[:-1], bad], self.computing(batch, gradients)
 
     @property
     def weights(self) -> list[tf.Variable]:
@@ -137,7 +137,7 @@ class TrainStep:
         known = all(keras3.is_of_keras(each) for each in keras3.losses(self.model))
         return keras3.has_own_compute_loss(self.model) or not known
 
-    def _computing(self, _batch: Any, _gradients: Sequence[Any]) -> tf.Tensor:
+    def computing(self, _batch: Any, _gradients: Sequence[Any]) -> tf.Tensor:
         """The seconds of computing; not measured where a replica waits only for its batch."""
         return unmeasured()
 
@@ -156,7 +156,7 @@ class TrainStep:
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Apply ``gradients`` with the optimizer; return the number of steps done."""
-        done = self._counter.assign_add(1, read_value=True)
+        done = self.counter.assign_add(1, read_value=True)
         pairs = zip(gradients, self.model.trainable_weights, strict=True)
         self.model.optimizer.apply_gradients(pairs)
         return done

@@ -1,0 +1,264 @@
+"""Steps of parameter servers with asynchronous updates: each worker trains on its own batches."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import tensorflow as tf
+
+from aerotrain.contract.errors import counted
+from aerotrain.contract.replicas import ReplicaName, Role
+from aerotrain.training.coordinator import Coordinator, ServedDistribution
+from aerotrain.training.departure import ask_to_leave, is_leaving, release
+from aerotrain.training.input.leases import Lease
+from aerotrain.training.input.shuffle_windows import PART, next_of, send_lease
+from aerotrain.training.input_pipeline import InputPipeline
+from aerotrain.training.step_runner import (
+    ExecutionSize,
+    Spent,
+    Step,
+    StepRunner,
+    StepsRun,
+    here,
+    looped,
+    never,
+)
+from aerotrain.training.steps.state import MetricValues
+from aerotrain.training.steps.step import StepResult, read_after
+
+#: Steps that a closure unrolls in each turn of its loop. In every turn a worker and the ps exchange
+#: messages to agree that the loop continues. But each worker must optimize the graph of all of
+#: them, so they are not unrolled for a model of many weights, which takes longer than a message.
+UNROLLED = 5
+FEW_WEIGHTS = 40
+
+#: What is sent to a worker for an execution: the rows of leases, and the number of the lease that
+#: it runs, of the batches of that, and of the worker.
+_LEASES = (tf.TensorSpec([None, PART], tf.int64), *[tf.TensorSpec([], tf.int64)] * 3)
+
+
+@dataclass(frozen=True)
+class _Result:
+    """Steps that a worker has done; of those that it was lost with, the sums are unknown."""
+
+    steps: int
+    sums: MetricValues | None = None
+    spent: Spent | None = None
+
+
+class AsynchronousStepRunner(StepRunner):
+    """Leases batches to workers, in executions that are as long as the arguments say.
+
+    Where they adapt, each worker's speed decides. ``start`` is the number of steps done, to which
+    ``counter`` adds those in flight.
+    """
+
+    def __init__(
+        self,
+        distribution: ServedDistribution,
+        step: Step,
+        counter: tf.Variable,
+        pipeline: InputPipeline,
+        start: int,
+    ) -> None:
+        workers = len(distribution.cluster[Role.WORKER])
+        self._zero = step.metrics.zero
+        self._counter, self._done = counter, start
+        self._pipeline, self._book = pipeline, pipeline.book(start, None)
+        self._left = 0  # steps that workers may take now
+        self._results: deque[_Result] = deque()
+        self._holds = False
+        self._sizes = [ExecutionSize.of(pipeline.arguments) for _ in range(workers)]
+        #: Steps that each worker has begun: what the ps know, and what is known here.
+        with tf.device(counter.device):
+            self._progress = tf.Variable(np.zeros(workers, np.int64), trainable=False)
+        self._begun = [0] * workers
+        self._replaced: set[int] = set()
+        #: The number of the last lease that was sent to each worker.
+        self._sent = [-1] * workers
+        self._begin = [here(each) for each in self._zero]
+        # Of its own, because workers still have the queue of an earlier chief.
+        queue = uuid4().hex
+        # AutoGraph would rewrite all functions that make the data set, which takes two seconds in
+        # each restart of the chief. It still rewrites the user's.
+        make = tf.function(lambda: iter(pipeline.leased(queue, start)), autograph=False)
+        self._make = make.get_concrete_function()
+        weights = step.metrics.model.trainable_weights
+        self._execute = _leased_execution(
+            distribution.strategy,
+            step,
+            UNROLLED if len(weights) <= FEW_WEIGHTS else 1,
+            self._progress,
+            queue,
+        ).get_concrete_function(self._make.structured_outputs, *_LEASES, self._begin)
+        self._coordinator = Coordinator(distribution, self, self._prepare, self._run)
+
+    def run(
+        self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
+    ) -> Iterator[StepsRun]:
+        sums = self._zero if sums is None else sums
+        done, self._left, self._holds = 0, steps, False
+        while done < steps:
+            ran = self._next_result()
+            done += ran.steps
+            if ran.sums is not None:
+                sums = [sum_ + more for sum_, more in zip(sums, ran.sums, strict=True)]
+            if ran.steps or self._holds:
+                yield StepsRun(done, sums, is_preempted(), ran.spent)
+
+    def is_alone(self) -> bool:
+        return not self._coordinator.workers
+
+    def comes_to_rest(self) -> bool:
+        with self._coordinator.changed:
+            rests = self._coordinator.hold() and not self._results
+            self._holds = not rests
+        if rests:
+            self._correct_counter()
+        return rests
+
+    def wait_until_idle(self) -> None:
+        self._coordinator.wait_for(self._coordinator.hold)
+        self._results.clear()
+        self._correct_counter()
+
+    def replace(self, worker: int) -> None:
+        """Let another process take the place of a worker."""
+        self._replaced.add(worker)
+
+    def close(self) -> None:
+        self._coordinator.close()
+
+    def position(self) -> dict[str, Any]:
+        return self._book.to_dict()
+
+    def restore(self, position: Mapping[str, Any]) -> None:
+        if position:
+            self._book = self._pipeline.book(self._done, position)
+
+    def take(self, worker: int) -> Lease | None:
+        if not self._left:
+            return None
+        if self._book.has_ended:
+            self._book.next_epoch()
+        piece = self._book.take(worker, min(self._left, self._sizes[worker].steps))
+        self._left -= piece.batches if piece else 0
+        return piece
+
+    def finish(self, worker: int, piece: Lease, result: Any) -> bool:
+        sums, times, steps, leaves = result
+        done = int(steps)
+        waiting, computing, seconds = (float(each) for each in times)
+        self._begun[worker] += done
+        spent = None
+        if done and seconds:
+            spent = Spent(done, seconds, waiting, computing or None, worker)
+            self._sizes[worker].measured(seconds / done)
+        self._return(piece, done)
+        self._results.append(_Result(done, sums, spent))
+        if leaves:
+            self._book.leave(worker)
+        return not leaves
+
+    def give_back(self, worker: int, pieces: Sequence[Lease], *, is_lost: bool) -> None:
+        done = 0
+        if is_lost:
+            begun = int(self._progress.numpy()[worker])
+            # Of the last one, it is unknown how much of its update has reached the ps.
+            done = max(0, begun - self._begun[worker] - 1)
+            self._begun[worker] = begun
+            self._results.append(_Result(done))
+            print(
+                f"{ReplicaName(Role.WORKER, worker)} was lost: others get its batches"
+                + (f"; the metrics leave out {counted(done, 'step')} of it" if done else ""),
+                flush=True,
+            )
+        for piece in pieces:
+            self._return(piece, done)
+            done = 0
+        if is_lost:
+            self._book.leave(worker)
+
+    def _return(self, piece: Lease, done: int) -> None:
+        """Take back what was not done of a piece."""
+        self._book.give_back(piece, done)
+        self._left += piece.batches - done
+        self._done += done
+
+    def _next_result(self) -> _Result:
+        if not self._holds:
+            self._coordinator.go_on()
+        self._coordinator.wait_for(lambda: self._results)
+        return self._results.popleft()
+
+    def _correct_counter(self) -> None:
+        """Count a step once of which a lost worker had run a part, too."""
+        if int(self._counter.numpy()) != self._done:
+            self._counter.assign(self._done)
+
+    def _prepare(self, worker: int) -> Any:
+        self._sent[worker] = -1
+        return self._make()
+
+    def _run(self, worker: int, batches: Any, own: Lease, following: Lease | None) -> Any:
+        sent = [each for each in (own, following) if each and each.number > self._sent[worker]]
+        self._sent[worker] = max(each.number for each in (*sent, own))
+        rows = np.array([row for each in sent for row in each.rows()], np.int64).reshape(-1, PART)
+        numbers = (here(np.int64(each)) for each in (own.number, own.batches, worker))
+        if worker in self._replaced:
+            self._replaced.remove(worker)
+            ask_to_leave()
+        returned = self._execute(batches, here(rows), *numbers, self._begin)
+        *result, leaves = tf.nest.map_structure(lambda each: each.numpy(), returned)
+        if leaves:
+            release()
+        return [*result, leaves]
+
+
+def _leased_execution(
+    strategy: tf.distribute.Strategy,
+    step: Step,
+    unrolled: int,
+    progress: tf.Variable,
+    queue: str,
+) -> Any:
+    """The same of one lease on a worker, after it was sent leases by ``queue``.
+
+    It adds the steps that it begins to ``progress``. It also returns how many it has done, and
+    whether the worker is about to leave, so that they are fewer.
+    """
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def execute(
+        batches: Any,
+        sent: tf.Tensor,
+        number: tf.Tensor,
+        steps: tf.Tensor,
+        worker: tf.Tensor,
+        sums: MetricValues,
+    ) -> Any:
+        def counted_step(sums: MetricValues, batch: Any) -> StepResult:
+            tf.raw_ops.ResourceScatterAdd(
+                resource=progress.handle, indices=worker, updates=tf.ones([], tf.int64)
+            )
+            return step(sums, batch)
+
+        send_lease(queue, sent)
+        # Traced once, and not for each time that it is unrolled.
+        traced = counted_step if unrolled == 1 else tf.function(counted_step, autograph=False)
+        sums, times, done = looped(
+            strategy,
+            traced,
+            lambda: next_of(batches, number),
+            steps,
+            sums,
+            read_after,
+            unrolled,
+            lambda done: ~is_leaving(done),
+        )
+        return sums, times, done, is_leaving(done)
+
+    return execute
