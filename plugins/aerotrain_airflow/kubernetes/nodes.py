@@ -25,7 +25,7 @@ class _Nodes:
     def __init__(self, conn_id: str) -> None:
         self._conn_id = conn_id
         self.notices: dict[str, str] = {}
-        self.told: set[Callable[[], None]] = set()
+        self.listeners: set[Callable[[], None]] = set()
 
     async def watch(self) -> None:
         async with Cluster(self._conn_id, "", retry_for=0) as cluster:
@@ -58,8 +58,8 @@ class _Nodes:
         if taint:
             self.notices[name] = taint
         if taint not in ("", before):
-            for tell in self.told:
-                tell()
+            for notify in self.listeners:
+                notify()
         return name
 
 
@@ -69,9 +69,9 @@ _watched: dict[tuple[asyncio.AbstractEventLoop, str], tuple[_Nodes, asyncio.Task
 
 @asynccontextmanager
 async def leaving_nodes(
-    conn_id: str, tell: Callable[[], None]
+    conn_id: str, notify: Callable[[], None]
 ) -> AsyncIterator[Callable[[str], str]]:
-    """Watch the nodes of a cluster, and ``tell`` each time that one more is about to leave.
+    """Watch the nodes of a cluster, and call ``notify`` each time that one more is about to leave.
 
     Yields a function that returns the taint which says so of a node; empty if none does.
     """
@@ -80,12 +80,12 @@ async def leaving_nodes(
         made = _Nodes(conn_id)
         _watched[key] = made, asyncio.create_task(made.watch())
     nodes, task = _watched[key]
-    nodes.told.add(tell)
+    nodes.listeners.add(notify)
     try:
         yield lambda node: nodes.notices.get(node, "")
     finally:
-        nodes.told.discard(tell)
-        if not nodes.told:
+        nodes.listeners.discard(notify)
+        if not nodes.listeners:
             del _watched[key]
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
