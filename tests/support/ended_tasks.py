@@ -57,6 +57,7 @@ class EndedTask:
     state: str = "success"
     run_id: str = "one"
     map_index: int = -1
+    max_tries: int = 0
     start_date: datetime = datetime(2026, 11, 24, tzinfo=UTC)
 
     @property
