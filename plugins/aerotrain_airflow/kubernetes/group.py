@@ -164,7 +164,8 @@ class PodGroup:
         if restart.counts:
             await restore_shared(self._cluster, self._handle, self.job)
         absent = Size.of(self.job, self.events).absent()
-        for name, pod in await restart_pods(self._cluster, self._handle, restart, absent):
+        known = self._restarts
+        for name, pod in await restart_pods(self._cluster, self._handle, restart, known, absent):
             if self._observed.replicas[name].uid != uid_of(pod):  # else it is seen already
                 self._take(pod)
 

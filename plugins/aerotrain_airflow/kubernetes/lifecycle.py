@@ -9,7 +9,6 @@ no longer the holder cannot end it.
 
 import asyncio
 import json
-import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -375,13 +374,18 @@ class _Look:
 
 
 async def restart_pods(
-    cluster: Cluster, handle: Handle, restart: Restart, absent: Iterable[ReplicaName] = ()
+    cluster: Cluster,
+    handle: Handle,
+    restart: Restart,
+    known: Mapping[str, int],
+    absent: Iterable[ReplicaName] = (),
 ) -> list[tuple[ReplicaName, Manifest]]:
     """Restart these replicas to these restart counts, even if another process has begun to.
 
     The workers in ``absent`` take no part in their cluster. Those of ``restart.ends`` are ended,
-    and may save before. Returns the new pods. Each former pod has ended before: otherwise two
-    would have its DNS name.
+    and may save before; but not what another follower has started since the restarts that are
+    ``known`` to this one, by replica. Returns the new pods. Each former pod has ended before:
+    otherwise two would have its DNS name.
 
     Raises:
         GroupGoneError: the group no longer exists.
@@ -400,7 +404,7 @@ async def restart_pods(
             short.append(error)
 
     async def ended(name: ReplicaName) -> None:
-        await _ended(cluster, name, math.inf, look)
+        await _ended(cluster, name, known.get(str(name), 0) + 1, look)
 
     await together([*map(ended, restart.ends), *map(restarted, restart.counts)])
     for error in short:
