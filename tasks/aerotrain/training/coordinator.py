@@ -7,6 +7,7 @@ comes. TensorFlow's own ``ClusterCoordinator`` needs all workers at its start, a
 that comes back while another one is away.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +17,7 @@ import tensorflow as tf
 
 from aerotrain.contract.environment import Cluster
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain.training.background.services import answers, has_ended
+from aerotrain.training.background.services import answers, has_ended, wait_for_answer
 from aerotrain.training.context import StrategyDistribution
 from aerotrain.training.internals import tensorflow2
 
@@ -51,7 +52,7 @@ class ServedDistribution(StrategyDistribution):
 def connected(cluster: Cluster) -> ServedDistribution:
     """Connect to all parameter servers, and to the workers that are there, at least one."""
     for address in cluster[Role.PS]:
-        _wait_for(address)
+        wait_for_answer(address, math.inf)
     workers = dict(enumerate(cluster[Role.WORKER]))
     while not (there := {each: at for each, at in workers.items() if answers(at)}):
         time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -62,11 +63,6 @@ def connected(cluster: Cluster) -> ServedDistribution:
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     tensorflow2.replace_coordinator(strategy, len(cluster[Role.WORKER]))
     return ServedDistribution(strategy, cluster, there)
-
-
-def _wait_for(address: str) -> None:
-    while not answers(address):
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 class Work(Protocol):

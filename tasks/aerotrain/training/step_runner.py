@@ -68,10 +68,9 @@ class ExecutionSize:
         self.steps = 1 if adapts else most
 
     @classmethod
-    def of(cls, arguments: TrainArguments, *, adapts: bool = True) -> Self:
+    def of(cls, arguments: TrainArguments) -> Self:
         """The size by the arguments of a training, which adapts unless they say it."""
-        own = arguments.steps_per_execution is None
-        return cls(arguments.steps_of_execution, adapts=adapts and own)
+        return cls(arguments.steps_of_execution, adapts=arguments.steps_per_execution is None)
 
     def measured(self, seconds: float) -> None:
         """Take note of the seconds that a step takes; 0 if that is unknown."""

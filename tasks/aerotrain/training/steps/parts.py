@@ -15,11 +15,8 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.training.internals import keras3
 from aerotrain.training.steps.remote import PACKED_BYTES, RemoteStep, bytes_of
-from aerotrain.training.steps.state import MetricValues, kept_by_layers
+from aerotrain.training.steps.state import MetricValues, kept_by_layers, seed_of
 from aerotrain.training.steps.step import Counts, StepResult, first_bad, updated
-
-#: The distance between the seeds of two parts.
-_BETWEEN_SEEDS = 1_000_003
 
 
 class Rows:
@@ -216,10 +213,7 @@ class PartStep:
 
     def _of_part(self, seed: tf.Tensor) -> tf.Tensor:
         """Other random numbers for each part."""
-        if self._part is None:
-            return seed
-        number = tf.cast(self._part, seed.dtype) * _BETWEEN_SEEDS
-        return seed + tf.stack([number, tf.zeros_like(number)])
+        return seed if self._part is None else seed_of(self._part, seed)
 
 
 def _rows_of(example: Any, device: str, count: int) -> Rows | Slices | None:

@@ -130,7 +130,7 @@ def numbers(results: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(np.mean(value)) for name, value in flat(results).items()}
 
 
-#: The distance between the seeds of two replicas.
+#: The distance between the seeds of two replicas, or of two parts of a batch.
 _BETWEEN_SEEDS = 1_000_003
 
 
@@ -202,8 +202,13 @@ def _of_replica(seed: tf.Tensor) -> tf.Tensor:
     replica = tf.distribute.get_replica_context()
     if replica is None:
         return seed
-    number = tf.cast(replica.replica_id_in_sync_group, seed.dtype) * _BETWEEN_SEEDS
-    return seed + tf.stack([number, tf.zeros_like(number)])
+    return seed_of(replica.replica_id_in_sync_group, seed)
+
+
+def seed_of(number: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """The seed of the replica, or of the part of a batch, of that number."""
+    distance = tf.cast(number, seed.dtype) * _BETWEEN_SEEDS
+    return seed + tf.stack([distance, tf.zeros_like(distance)])
 
 
 def batch_norms(model: Any) -> list[Any]:
