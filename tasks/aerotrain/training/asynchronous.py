@@ -14,7 +14,7 @@ from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.training.coordinator import Coordinator, ServedDistribution
 from aerotrain.training.departure import ask_to_leave, is_leaving, release
 from aerotrain.training.input.leases import Lease
-from aerotrain.training.input.shuffle_windows import PART, next_of, send_lease
+from aerotrain.training.input.shuffle_windows import PART, next_of, send_lease, skip
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.step_runner import (
     ExecutionSize,
@@ -35,8 +35,8 @@ from aerotrain.training.steps.step import StepResult, read_after
 UNROLLED = 5
 FEW_WEIGHTS = 40
 
-#: What is sent to a worker for an execution: the rows of leases, and the number of the lease that
-#: it runs, of the batches of that, and of the worker.
+#: What is sent to a worker for an execution: the rows of leases, how many batches of earlier ones
+#: it leaves out, the number of the lease that it runs, and how many batches that has.
 _LEASES = (tf.TensorSpec([None, PART], tf.int64), *[tf.TensorSpec([], tf.int64)] * 3)
 
 
@@ -72,13 +72,15 @@ class AsynchronousStepRunner(StepRunner):
         self._results: deque[_Result] = deque()
         self._holds = False
         self._sizes = [ExecutionSize.of(pipeline.arguments) for _ in range(workers)]
-        #: Steps that each worker has begun: what the ps know, and what is known here.
+        #: Steps that each worker has begun: what the ps know, and what is known here. A variable
+        #: for each worker, as an index into a common one would be sent to the ps in each step.
         with tf.device(counter.device):
-            self._progress = tf.Variable(np.zeros(workers, np.int64), trainable=False)
+            self._progress = [tf.Variable(np.int64(0), trainable=False) for _ in range(workers)]
         self._begun = [0] * workers
         self._replaced: set[int] = set()
-        #: The number of the last lease that was sent to each worker.
-        self._sent = [-1] * workers
+        #: The number of the last lease that was sent to each worker, and how many batches of such
+        #: leases it has not run and will not.
+        self._sent, self._stale = [-1] * workers, [0] * workers
         self._begin = [here(each) for each in self._zero]
         # Of its own, because workers still have the queue of an earlier chief.
         queue = uuid4().hex
@@ -91,9 +93,10 @@ class AsynchronousStepRunner(StepRunner):
             distribution.strategy,
             step,
             UNROLLED if len(weights) <= FEW_WEIGHTS else 1,
-            self._progress,
             queue,
-        ).get_concrete_function(self._make.structured_outputs, *_LEASES, self._begin)
+        ).get_concrete_function(
+            self._make.structured_outputs, self._progress[0], *_LEASES, self._begin
+        )
         self._coordinator = Coordinator(distribution, self, self._prepare, self._run)
 
     def run(
@@ -166,7 +169,7 @@ class AsynchronousStepRunner(StepRunner):
     def give_back(self, worker: int, pieces: Sequence[Lease], *, is_lost: bool) -> None:
         done = 0
         if is_lost:
-            begun = int(self._progress.numpy()[worker])
+            begun = int(self._progress[worker].numpy())
             # Of the last one, it is unknown how much of its update has reached the ps.
             done = max(0, begun - self._begun[worker] - 1)
             self._begun[worker] = begun
@@ -177,6 +180,8 @@ class AsynchronousStepRunner(StepRunner):
                 flush=True,
             )
         for piece in pieces:
+            if piece.number <= self._sent[worker]:
+                self._stale[worker] += piece.batches
             self._return(piece, done)
             done = 0
         if is_lost:
@@ -200,18 +205,20 @@ class AsynchronousStepRunner(StepRunner):
             self._counter.assign(self._done)
 
     def _prepare(self, worker: int) -> Any:
-        self._sent[worker] = -1
+        self._sent[worker], self._stale[worker] = -1, 0
         return self._make()
 
     def _run(self, worker: int, batches: Any, own: Lease, following: Lease | None) -> Any:
         sent = [each for each in (own, following) if each and each.number > self._sent[worker]]
         self._sent[worker] = max(each.number for each in (*sent, own))
         rows = np.array([row for each in sent for row in each.rows()], np.int64).reshape(-1, PART)
-        numbers = (here(np.int64(each)) for each in (own.number, own.batches, worker))
+        numbers = [here(np.int64(each)) for each in (self._stale[worker], own.number, own.batches)]
+        self._stale[worker] = 0
         if worker in self._replaced:
             self._replaced.remove(worker)
             ask_to_leave()
-        returned = self._execute(batches, here(rows), *numbers, self._begin)
+        progress = self._progress[worker]
+        returned = self._execute(batches, progress, here(rows), *numbers, self._begin)
         *result, leaves = tf.nest.map_structure(lambda each: each.numpy(), returned)
         if leaves:
             release()
@@ -219,11 +226,7 @@ class AsynchronousStepRunner(StepRunner):
 
 
 def _leased_execution(
-    strategy: tf.distribute.Strategy,
-    step: Step,
-    unrolled: int,
-    progress: tf.Variable,
-    queue: str,
+    strategy: tf.distribute.Strategy, step: Step, unrolled: int, queue: str
 ) -> Any:
     """The same of one lease on a worker, after it was sent leases by ``queue``.
 
@@ -234,19 +237,20 @@ def _leased_execution(
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def execute(
         batches: Any,
+        progress: tf.Variable,
         sent: tf.Tensor,
+        stale: tf.Tensor,
         number: tf.Tensor,
         steps: tf.Tensor,
-        worker: tf.Tensor,
         sums: MetricValues,
     ) -> Any:
         def counted_step(sums: MetricValues, batch: Any) -> StepResult:
-            tf.raw_ops.ResourceScatterAdd(
-                resource=progress.handle, indices=worker, updates=tf.ones([], tf.int64)
-            )
+            with tf.device(progress.device):
+                progress.assign_add(1)
             return step(sums, batch)
 
         send_lease(queue, sent)
+        skip(batches, stale)
         # Traced once, and not for each time that it is unrolled.
         traced = counted_step if unrolled == 1 else tf.function(counted_step, autograph=False)
         sums, times, done = looped(
