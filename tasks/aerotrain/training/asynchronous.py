@@ -1,7 +1,7 @@
 """Steps of parameter servers with asynchronous updates: each worker trains on its own batches."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import counted
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain.training.coordinator import Coordinator, ServedDistribution
+from aerotrain.training.coordinator import Coordinator, LeasingStepRunner, ServedDistribution
 from aerotrain.training.departure import ask_to_leave, is_leaving, release
 from aerotrain.training.input.leases import Lease
 from aerotrain.training.input.shuffle_windows import PART, next_of, send_lease, skip
@@ -20,7 +20,6 @@ from aerotrain.training.step_runner import (
     ExecutionSize,
     Spent,
     Step,
-    StepRunner,
     StepsRun,
     here,
     looped,
@@ -49,11 +48,11 @@ class _Result:
     spent: Spent | None = None
 
 
-class AsynchronousStepRunner(StepRunner):
+class AsynchronousStepRunner(LeasingStepRunner):
     """Leases batches to workers, in executions that are as long as the arguments say.
 
-    Where they adapt, each worker's speed decides. ``start`` is the number of steps done, to which
-    ``counter`` adds those in flight.
+    Where they adapt, each worker's speed decides. ``counter`` adds the steps in flight to those
+    that are done.
     """
 
     def __init__(
@@ -64,10 +63,10 @@ class AsynchronousStepRunner(StepRunner):
         pipeline: InputPipeline,
         start: int,
     ) -> None:
+        super().__init__(pipeline, start)
         workers = len(distribution.cluster[Role.WORKER])
         self._zero = step.metrics.zero
         self._counter, self._done = counter, start
-        self._pipeline, self._book = pipeline, pipeline.book(start, None)
         self._left = 0  # steps that workers may take now
         self._results: deque[_Result] = deque()
         self._holds = False
@@ -112,9 +111,6 @@ class AsynchronousStepRunner(StepRunner):
             if ran.steps or self._holds:
                 yield StepsRun(done, sums, is_preempted(), ran.spent)
 
-    def is_alone(self) -> bool:
-        return not self._coordinator.workers
-
     def comes_to_rest(self) -> bool:
         with self._coordinator.changed:
             rests = self._coordinator.hold() and not self._results
@@ -131,16 +127,6 @@ class AsynchronousStepRunner(StepRunner):
     def replace(self, worker: int) -> None:
         """Let another process take the place of a worker."""
         self._replaced.add(worker)
-
-    def close(self) -> None:
-        self._coordinator.close()
-
-    def position(self) -> dict[str, Any]:
-        return self._book.to_dict()
-
-    def restore(self, position: Mapping[str, Any]) -> None:
-        if position:
-            self._book = self._pipeline.book(self._done, position)
 
     def take(self, worker: int) -> Lease | None:
         if not self._left:
