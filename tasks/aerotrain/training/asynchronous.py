@@ -12,7 +12,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import counted
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.training.coordinator import Coordinator, ServedDistribution
-from aerotrain.training.departure import ask_to_leave, is_leaving, release
+from aerotrain.training.departure import is_leaving, release
 from aerotrain.training.input.leases import Lease
 from aerotrain.training.input.shuffle_windows import PART, next_of, send_lease
 from aerotrain.training.input_pipeline import InputPipeline
@@ -46,7 +46,7 @@ class _Result:
 
     steps: int
     sums: MetricValues | None = None
-    spent: Spent | None = None
+    spent: tuple[Spent, ...] = ()
 
 
 class AsynchronousStepRunner(StepRunner):
@@ -76,7 +76,6 @@ class AsynchronousStepRunner(StepRunner):
         with tf.device(counter.device):
             self._progress = tf.Variable(np.zeros(workers, np.int64), trainable=False)
         self._begun = [0] * workers
-        self._replaced: set[int] = set()
         #: The number of the last lease that was sent to each worker.
         self._sent = [-1] * workers
         self._begin = [here(each) for each in self._zero]
@@ -125,10 +124,6 @@ class AsynchronousStepRunner(StepRunner):
         self._results.clear()
         self._correct_counter()
 
-    def replace(self, worker: int) -> None:
-        """Let another process take the place of a worker."""
-        self._replaced.add(worker)
-
     def close(self) -> None:
         self._coordinator.close()
 
@@ -153,9 +148,9 @@ class AsynchronousStepRunner(StepRunner):
         done = int(steps)
         waiting, computing, seconds = (float(each) for each in times)
         self._begun[worker] += done
-        spent = None
+        spent: tuple[Spent, ...] = ()
         if done and seconds:
-            spent = Spent(done, seconds, waiting, computing or None, worker)
+            spent = (Spent(done, seconds, waiting, computing or None, worker),)
             self._sizes[worker].measured(seconds / done)
         self._return(piece, done)
         self._results.append(_Result(done, sums, spent))
@@ -208,9 +203,6 @@ class AsynchronousStepRunner(StepRunner):
         self._sent[worker] = max(each.number for each in (*sent, own))
         rows = np.array([row for each in sent for row in each.rows()], np.int64).reshape(-1, PART)
         numbers = (here(np.int64(each)) for each in (own.number, own.batches, worker))
-        if worker in self._replaced:
-            self._replaced.remove(worker)
-            ask_to_leave()
         returned = self._execute(batches, here(rows), *numbers, self._begin)
         *result, leaves = tf.nest.map_structure(lambda each: each.numpy(), returned)
         if leaves:
