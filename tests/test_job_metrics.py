@@ -102,7 +102,7 @@ def test_a_replica_that_is_named_as_slow_is_counted_at_once(
 ) -> None:
     slow = Event(event=EventType.STRAGGLER, at=5, replica="worker-1")
     JobMetrics(stats, "digits", "train").recorded([Event(event=EventType.RESTART, at=5), slow])
-    wait_for("a metric", lambda: server.received, 10)
+    wait_for("a metric", lambda: bool(server.received), 10)
     tags = "dag_id=digits,task_id=train,replica=worker-1"
     assert server.received == [f"airflow.aerotrain.stragglers,{tags}:1|c"]
 
