@@ -12,6 +12,7 @@ from benchmarks.elastic import slowed
 from benchmarks.workloads import MODELS
 
 from aerotrain.contract.errors import ExitCode
+from aerotrain.contract.event_log import EventType
 from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.status import State
 from aerotrain.standalone import prepare
@@ -89,19 +90,44 @@ def test_a_chief_that_is_preempted_and_restarted_trains_each_record_once(keyed: 
     assert counted(said) == [(epoch, 0, 0) for epoch in range(1, 13)]
 
 
-def test_a_slow_worker_is_named_gets_fewer_batches_and_is_replaced_if_asked(
+@pytest.mark.parametrize(
+    ("strategy", "more", "together"),
+    [
+        ("parameter_server", {}, {"worker-1"}),
+        ("parameter_server", {"update": "synchronous"}, {"worker-1"}),
+        ("multi_worker_mirrored", {}, {"chief", "worker-0", "worker-1"}),
+    ],
+)
+def test_a_slow_replica_is_named_and_replaced_if_asked(
     keyed: Pipeline,
+    watched: Callable[..., Live],
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: str,
+    more: dict[str, object],
+    together: set[str],
 ) -> None:
-    with training(keyed, "slow", 1000, stragglers="replace") as processes:
-        said = read_until(processes["chief"], "epoch 2 of")
-        slow = processes["worker-1"]
-        with slowed(slow.pid):
-            said += read_until(processes["chief"], "warning: worker-1 is slow: a step takes")
-            assert slow.wait(60) == ExitCode.TERMINATED
-        processes["chief"].send_signal(signal.SIGTERM)
-        said += processes["chief"].communicate(timeout=120)[0]
-        assert processes["chief"].returncode == ExitCode.TERMINATED, said
-    assert [each for each in counted(said) if each[1:] != (0, 0)] == []
+    for name in ("SETTLED", "TIMES_EVERY"):
+        monkeypatch.setattr(f"aerotrain.launch.wanted.{name}", 1.0)
+    ps = (ReplicaSpec(role=Role.PS),) if strategy == "parameter_server" else ()
+    options = {"model": "keyed", "data": keyed.data, "batch_size": 24, "epochs": 100_000}
+    live = watched(
+        keyed.job(
+            "train",
+            f"slow-{strategy}-{len(more)}",
+            {**options, "stragglers": "replace", **more},
+            strategy=strategy,
+            replicas=(ReplicaSpec(role=Role.CHIEF), ReplicaSpec(role=Role.WORKER, count=2), *ps),
+            code=MODELS,
+        ),
+        warm=True,
+    )
+    live.until_said("epoch 2 of", seconds=150)
+    with slowed(replica_pid(live.handle, "worker-1")):
+        live.until(lambda: "worker-1" in live.entries(EventType.STRAGGLER), 120)
+    assert live.entries(EventType.STRAGGLER) == ["worker-1"]
+    assert set(live.entries(EventType.RESTART)) == together
+    live.until_more_said("progress step=", seconds=120)
+    assert not live.entries(EventType.DETECT)
 
 
 def test_a_chief_waits_longer_for_a_worker_than_for_a_step(keyed: Pipeline) -> None:

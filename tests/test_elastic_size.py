@@ -38,6 +38,7 @@ class World:
         self.controller = Controller(job=self.job, created=self.now)
         self.events: list[Event] = []
         self.wanted: WantedSize | None = None
+        self.times: dict[str, float] = {}
         self.seen: dict[ReplicaName, Observation] = {}
         for name in self.job.names():
             self._start(name, 0)
@@ -76,6 +77,7 @@ class World:
             self.now,
             LastStep(1200, self.now),
             self.wanted,
+            self.times,
         )
         self.events += decision.events
         action = decision.action
@@ -271,6 +273,58 @@ def test_a_suspended_group_has_no_replicas_and_no_deadline_until_it_is_resumed(
     assert "its deadline of 10000 s" in of.settle(9000)[-1], "the time before counts"
 
 
+@pytest.mark.parametrize("strategy", [PEERS, SERVED])
+def test_a_group_that_its_queue_evicts_starts_again_and_uses_no_budget(strategy: str) -> None:
+    of = World(strategy, "2", room=2, preemptions=0)
+    everybody = of.running()
+    for _ in range(2):
+        of.lose("worker-1", Failure.QUEUE)
+        of.lose("chief", Failure.TEMPORARY)  # it misses the worker, and was seen first
+        [said] = of.settle(1000)
+        assert said.startswith(
+            "evicted by the queue after step 1200; it goes on once it is admitted"
+        )
+        assert of.running() == everybody
+    assert {seen.restarts for seen in of.seen.values()} == {2}
+    assert len(of.resizes()) == 2
+    assert not [each for each in of.events if each.event is EventType.DETECT]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stragglers", "restarted"),
+    [
+        (SERVED, "report", ""),
+        (SERVED, "replace", "worker-1"),
+        (PEERS, "report", ""),
+        (PEERS, "replace", "chief, worker-0, worker-1"),
+    ],
+)
+def test_a_slow_replica_is_named_once_an_hour_and_replaced_elsewhere_if_asked(
+    strategy: str, stragglers: str, restarted: str
+) -> None:
+    of = World(strategy, "2", room=2, hangs=0, preemptions=0)
+    of.job = replace(of.job, arguments={"stragglers": stragglers})
+    of.controller = Controller(job=of.job, created=of.now)
+    of.times = {"chief": 0.1, "worker-0": 0.1, "worker-1": 0.12}
+    assert of.settle() == []
+    of.times |= {"worker-1": 0.3, "worker-7": 9.0}  # the last one was there earlier
+    first = of.act()
+    [slow] = [each for each in of.events if each.event is EventType.STRAGGLER]
+    why = "worker-1 is slow: its own part of a step takes 300 ms, 3 times the median of all"
+    assert (slow.replica, slow.step) == ("worker-1", 1200)
+    assert slow.because == why
+    if restarted:
+        assert isinstance(first, Restart)
+        assert str(first).endswith(f"it is replaced; restarting {restarted}")
+        assert first.gentle, "it may save or give back first"
+        assert first.avoid == {ReplicaName(Role.WORKER, 1): "a-node"}
+    assert of.settle() == []
+    of.now += 3600
+    of.act()
+    assert [each.event for each in of.events].count(EventType.STRAGGLER) == 2
+    assert not [each for each in of.events if each.event is EventType.DETECT]
+
+
 def test_a_job_that_ends_while_it_is_suspended_has_ended() -> None:
     of = World(SERVED, "2", room=2)
     of.wanted = WantedSize(suspended=True)
@@ -387,7 +441,7 @@ def test_the_commands_say_what_they_have_done(
             main(words)
         assert ended.value.code == ExitCode.OK
     assert [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()] == [
-        "3 workers are asked for",
+        "3 workers asked for",
         "is suspended within seconds, after a checkpoint",
         "goes on from its last checkpoint",
     ]

@@ -257,6 +257,18 @@ QUEUED = [
             ],
             *(3, 10, 3),
         ),
+        # Evicted by its queue for an hour: what is created again waits there.
+        (
+            [
+                Event(event=EventType.RESIZE, at=2 * HOUR, workers=2, kind="queued"),
+                *(
+                    entry(EventType.RESTART, 2 * HOUR, replica=name, kind="queued")
+                    for name in ("chief", "worker-0", "worker-1", "ps-0")
+                ),
+                entry(EventType.START, 3 * HOUR, replica="chief"),
+            ],
+            *(3, 12, 3),
+        ),
     ],
 )
 def test_a_run_has_the_core_hours_of_its_replicas_while_they_ran(

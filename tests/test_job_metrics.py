@@ -97,6 +97,16 @@ def test_restarts_are_counted_by_role_and_kind_and_the_goodput_by_cause(
     assert "lost_work:0.0|g" in causes
 
 
+def test_a_replica_that_is_named_as_slow_is_counted_at_once(
+    server: StatsdServer, stats: ModuleType
+) -> None:
+    slow = Event(event=EventType.STRAGGLER, at=5, replica="worker-1")
+    JobMetrics(stats, "digits", "train").recorded([Event(event=EventType.RESTART, at=5), slow])
+    wait_for("a metric", lambda: bool(server.received), 10)
+    tags = "dag_id=digits,task_id=train,replica=worker-1"
+    assert server.received == [f"airflow.aerotrain.stragglers,{tags}:1|c"]
+
+
 def test_the_dashboard_and_the_alerts_query_metrics_that_are_documented() -> None:
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]

@@ -443,6 +443,27 @@ class TestInAQueueOfKueue:
         group.launcher.stop(group.handle)
         assert not kueue.find("workloads", workload, group.namespace)
 
+    def test_an_evicted_group_is_created_again_for_the_queue_and_uses_no_budget(
+        self, kueue: KubernetesDouble
+    ) -> None:
+        """Kueue says why in a condition of each pod, and then deletes it."""
+        group, _ = self.group(kueue, replicas=SERVED, restarts={"preemptions": 0})
+        names = [str(each) for each in group.job.names()]
+        group.followed()
+        for name in names:
+            group.become(statuses.both(statuses.evicted(), statuses.exited(143)), name)
+        for name in names:
+            group.until_restarted(1, name)
+            group.become(statuses.gated(), name)
+        for name in names:
+            group.become(statuses.running(), name)
+        group.become(statuses.exited(0))
+        assert group.end().state is State.SUCCEEDED
+        events = group.launcher.events(group.handle)
+        [evicted] = [each for each in events if each.event is EventType.RESIZE]
+        assert "(WorkloadEvicted: Preempted to accommodate a workload)" in evicted.because
+        assert not [each for each in events if each.event is EventType.DETECT]
+
     def test_no_quota_of_a_group_whose_owner_was_deleted_by_hand_is_kept(
         self, kueue: KubernetesDouble
     ) -> None:

@@ -36,21 +36,30 @@ def test_an_unknown_phase_is_an_error() -> None:
         observe_pod(pod)
 
 
+#: The condition in whose field a table's reasons appear.
+_CONDITIONS = {
+    id(states.STOPPED): "TerminationTarget",
+    id(states.DISRUPTION): "DisruptionTarget",
+    id(states.SCHEDULED): "PodScheduled",
+}
+
+
 def _status(table: states.Table, reason: str) -> dict[str, Any]:
     """A pod's status with this reason where the table says that it appears."""
     if table is states.POD:
         return {"phase": "Failed", "reason": reason}
-    if table in (states.DISRUPTION, states.SCHEDULED):
-        is_end = table is states.DISRUPTION
-        condition = {"type": "DisruptionTarget" if is_end else "PodScheduled", "reason": reason}
-        condition["status"] = str(is_end)
+    if kind := _CONDITIONS.get(id(table)):
+        is_end = table is not states.SCHEDULED
+        condition = {"type": kind, "reason": reason, "status": str(is_end)}
         return {"phase": "Failed" if is_end else "Pending", "conditions": [condition]}
     state = "waiting" if table is states.WAITING else "terminated"
     container = {"name": "replica", "state": {state: {"reason": reason, "exitCode": 137}}}
     return {"phase": "Pending", "containerStatuses": [container]}
 
 
-@pytest.mark.parametrize("name", ["TERMINATED", "POD", "DISRUPTION", "SCHEDULED", "WAITING"])
+@pytest.mark.parametrize(
+    "name", ["TERMINATED", "POD", "STOPPED", "DISRUPTION", "SCHEDULED", "WAITING"]
+)
 def test_every_reason_of_the_tables_is_recognized_in_its_field(name: str) -> None:
     table: states.Table = getattr(states, name)
     for reason, row in table.items():

@@ -16,6 +16,7 @@ from aerotrain.contract.status import (
     Result,
     StepTime,
 )
+from aerotrain.launch.stragglers import own_times, stragglers
 from aerotrain.serving.alias import promote
 from aerotrain.store import StoreUnavailable, open_store
 from aerotrain.store.manifest import Manifest, StoredFile
@@ -25,7 +26,6 @@ from aerotrain_airflow.run_page.timeline import (
     failure_of,
     lanes_of,
     marks_of,
-    slowest,
 )
 
 NOW = 1000.0
@@ -121,13 +121,6 @@ def chief(event, at, **others):
     return Event(event=event, at=at, replica="chief", **others)
 
 
-def test_replicas_that_restart_together_are_one_restart():
-    many = {f"worker-{i}": ReplicaStatus((process(1), process(50 + i))) for i in range(9)}
-    many["chief"] = ReplicaStatus((process(1), process(300)))
-    texts = [each["text"].partition(" started")[0] for each in marks_of([], many)]
-    assert texts == ["worker-0, worker-1, worker-2 and 6 others", "chief"]
-
-
 def test_a_decision_that_restarts_several_is_one_mark_besides_the_failure():
     why = "worker-1 was ended by signal 9; it is restarted (1 of 3)"
     died = "was ended by signal 9"
@@ -136,7 +129,7 @@ def test_a_decision_that_restarts_several_is_one_mark_besides_the_failure():
         Event(event=EventType.RESTART, at=20, replica=name, restarts=1, because=why)
         for name in ("worker-1", "chief")
     ]
-    shown = [(each["kind"], each["text"]) for each in marks_of([failed, *restarts], {})]
+    shown = [(each["kind"], each["text"]) for each in marks_of([failed, *restarts])]
     assert shown == [
         ("failure", f"worker-1 {died}"),
         ("restart", f"chief and worker-1 restarted: {why}"),
@@ -150,7 +143,7 @@ def test_a_resize_is_one_mark_with_its_reason_and_is_no_restart():
         Event(event=EventType.RESTART, at=20, replica=name, restarts=1, because=why)
         for name in ("worker-1", "chief")
     ]
-    [mark] = marks_of([resize, *restarts], {})
+    [mark] = marks_of([resize, *restarts])
     assert (mark["kind"], mark["text"], mark["step"]) == ("resize", why, 7)
 
 
@@ -169,7 +162,7 @@ def test_a_training_that_has_failed_is_marked_once_with_the_reason_of_its_task(s
 def test_of_many_checkpoints_some_are_marked_and_the_last_one_always():
     events = [chief(EventType.SAVE_STALL, at, step=at, seconds=0.1) for at in range(5000)]
     events.append(chief(EventType.PREEMPTED, 2500.5, step=2500))
-    found = marks_of(events, {})
+    found = marks_of(events)
     assert len(found) <= 201
     assert found[-1]["step"] == 4999
     assert [each["step"] for each in found if each["kind"] == "preemption"] == [2500]
@@ -178,7 +171,7 @@ def test_of_many_checkpoints_some_are_marked_and_the_last_one_always():
 def test_a_mark_without_a_step_is_at_the_last_point_before_it():
     restarts = [Event(event=EventType.RESTART, at=at, replica="ps-0") for at in (5, 15, 25)]
     preempted = chief(EventType.PREEMPTED, 24, step=250)
-    marks = marks_of([*restarts, preempted], {}, [(10, 100), (20, 200)])
+    marks = marks_of([*restarts, preempted], [(10, 100), (20, 200)])
     assert [each["step"] for each in marks] == [0, 100, 250, 250]
 
 
@@ -342,31 +335,56 @@ def step_time(seconds, communication=None):
 @pytest.mark.parametrize(
     ("times", "expected"),
     [
-        ({}, None),
-        ({"chief": (0.1, None)}, None),
-        ({"chief": (0.1, None), "worker-0": (0.105, None)}, None),
-        ({"worker-0": (0.1, 0.01), "worker-1": (0.3, 0.01)}, ("worker-1", 0.29, 0.29 / 0.09)),
+        ({}, []),
+        ({"chief": (0.1, None)}, []),
+        ({"chief": (0.1, None), "worker-0": (0.14, None)}, []),
+        ({"worker-0": (0.1, 0.01), "worker-1": (0.3, 0.01)}, [("worker-1", 0.29, 0.29 / 0.09)]),
         # All of their steps take equally long, because they wait for each other.
         (
             {"chief": (0.1, 0.06), "worker-9": (0.1, 0.065), "worker-10": (0.1, 0.01)},
-            ("worker-10", 0.09, 0.09 / 0.0375),
+            [("worker-10", 0.09, 0.09 / 0.04)],
+        ),
+        (
+            {**{f"worker-{n}": (0.1, None) for n in range(5)}, "a": (0.2, None), "b": (0.3, None)},
+            [("b", 0.3, 3), ("a", 0.2, 2)],
         ),
     ],
 )
-def test_the_slowest_replica_is_that_of_the_longest_steps_without_communication(times, expected):
-    found = slowest({name: step_time(*each) for name, each in times.items()})
-    if expected is None:
-        assert found is None
-    else:
-        assert tuple(found.values()) == (expected[0], *map(pytest.approx, expected[1:]))
+def test_replicas_with_much_longer_steps_are_slow_and_communication_of_peers_does_not_count(
+    times, expected
+):
+    times = {name: step_time(*each) for name, each in times.items()}
+    peers = {
+        name: ReplicaStatus((replace(process(890), step_times={name: each}),))
+        for name, each in times.items()
+    }
+    found = stragglers(own_times(peers))
+    assert [each.replica for each in found] == [name for name, *_ in expected]
+    for each, (_, seconds, ratio) in zip(found, expected, strict=True):
+        assert (each.seconds, each.times) == (pytest.approx(seconds), pytest.approx(ratio))
+
+
+def test_workers_of_a_coordinator_wait_for_no_other_so_that_all_of_a_step_is_their_own():
+    times = {"worker-0": step_time(0.1, 0.08), "worker-1": step_time(0.11, 0.01)}
+    statuses = dict.fromkeys(times, ReplicaStatus((process(890, 900, NOW),)))
+    statuses["chief"] = ReplicaStatus((replace(process(890, seen=NOW), step_times=times),))
+    assert stragglers(own_times(statuses)) == []
+    statuses["chief"].processes[0].step_times["worker-1"] = step_time(0.2)
+    assert [each.replica for each in stragglers(own_times(statuses))] == ["worker-1"]
+    statuses["worker-1"] = ReplicaStatus((process(890, 900, NOW - GONE_AFTER),))
+    assert stragglers(own_times(statuses)) == [], "it is gone"
 
 
 def test_the_last_times_of_steps_are_shown_also_those_that_a_coordinator_reports(store):
-    for name, seen, seconds in (("chief", NOW, 0.1), ("worker-9", NOW - 60, 9.0)):
+    for name, seen, seconds in (("chief", NOW, 0.1), ("worker-9", NOW - 20, 9.0)):
         times = {"worker-9": step_time(seconds)}
         report(store, name, replace(process(890, 900, seen), step_times=times))
     [shown] = training_of(store)["step_times"]
     assert (shown["replica"], shown["seconds"]) == ("worker-9", 0.1)
+    report(
+        store, "worker-10", replace(process(890, 900, NOW), step_times={"worker-10": step_time(1)})
+    )
+    assert [each["replica"] for each in training_of(store)["stragglers"]] == ["worker-10"]
 
 
 def test_the_cost_of_a_run_is_shown_from_the_log_of_its_ended_attempts(store):
@@ -376,14 +394,33 @@ def test_the_cost_of_a_run_is_shown_from_the_log_of_its_ended_attempts(store):
     assert training_of(store)["goodput"].items() >= known.items()
 
 
-def test_a_restart_is_marked_before_the_launcher_has_written_its_events_and_only_once(store):
+def test_what_the_launcher_decides_is_marked_while_it_trains_and_only_once(store):
     report(store, "chief", process(890, 900, 940), process(950, 960, NOW))
+    restart = chief(EventType.RESTART, 945, because="signal 9")
+    store.put("runs/one/train/events-group.jsonl", restart.to_json().encode())
+    for _ in range(2):
+        training = training_of(store)
+        assert training["goodput"]["restarts"] == 1
+        [mark] = training["marks"]
+        assert (mark["at"], mark["text"]) == (945, "chief restarted: signal 9")
+        log(store, restart)  # when its group has ended
+
+
+def test_a_suspended_training_has_lost_nothing_and_waits(store):
+    assert (training_of(store)["suspended"], training_of(store)["to_suspend"]) == (False, False)
+    store.put("runs/one/train/size.json", b'{"suspended": true}')
+    assert (training_of(store)["suspended"], training_of(store)["to_suspend"]) == (False, True)
+    why = "suspended by hand after step 200"
+    resize = Event(event=EventType.RESIZE, at=930, kind="suspended", because=why)
+    store.put("runs/one/train/events-group.jsonl", resize.to_json().encode())
+    for replica in ("chief", "worker-9", "worker-10"):
+        report(store, replica, process(890, 900, NOW - GONE_AFTER - 1))
     training = training_of(store)
-    assert [(each["kind"], each["at"]) for each in training["marks"]] == [("restart", 950)]
-    assert training["goodput"]["restarts"] == 1
-    log(store, chief(EventType.RESTART, 945, because="signal 9"))
-    [mark] = training_of(store)["marks"]
-    assert (mark["at"], mark["text"]) == (945, "chief restarted: signal 9")
+    assert (training["suspended"], training["running"], training["ended"]) == (True, False, False)
+    for lane in training["lanes"]:
+        last = lane["spans"][-1]
+        assert (last["state"], last["to"], last["text"]) == ("waiting", None, why)
+    assert not training_of(store, active=False)["suspended"]
 
 
 @pytest.mark.parametrize("part", ["curves", "epochs"])

@@ -1,5 +1,6 @@
 """Who may see the pages of a run: Airflow's auth manager decides, by the DAG in the path."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,3 +53,26 @@ def test_a_file_has_its_type_and_no_rights_of_the_user(client: TestClient, tmp_p
         assert found.headers["content-security-policy"].startswith("sandbox;")
     assert client.get("/files/own/none.html").status_code == 404
     assert client.get("/files/own/%2e%2e/other/card.html").status_code in (400, 404)
+
+
+@pytest.mark.parametrize("role", ["USER", "VIEWER"])
+def test_who_may_trigger_runs_may_suspend_and_resume_a_training(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    user = SimpleAuthManagerUser(username="ann", role=role)
+    monkeypatch.setitem(page.app.dependency_overrides, get_user, lambda: user)
+    run = open_store((tmp_path / "own/runs/one").as_uri())
+    run.put("train/job.json", json.dumps({"module": "aerotrain.training.train"}).encode())
+    ours = {"sec-fetch-site": "same-origin"}
+    for suspended in (True, False):
+        form = {"task": "train", "suspended": str(suspended).lower()}
+        other = {"sec-fetch-site": "cross-site"}
+        assert client.post("/data/own/one", data=form, headers=other).status_code == 403
+        found = client.post("/data/own/one", data=form, headers=ours)
+        assert found.status_code == (204 if role == "USER" else 403)
+        if role == "USER":
+            assert json.loads(run.get("train/size.json"))["suspended"] is suspended
+    if role == "USER":
+        for task in ("none", "../one", "prepare"):
+            form = {"task": task, "suspended": "true"}
+            assert client.post("/data/own/one", data=form, headers=ours).status_code == 409

@@ -7,7 +7,7 @@ from aerotrain.contract.errors import SpecError
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
-from aerotrain.launch.size import Size
+from aerotrain.launch.size import QUEUED, Size
 
 
 def core_hours(events: Sequence[Event], job: Job) -> dict[str, float]:
@@ -35,12 +35,12 @@ def core_hours(events: Sequence[Event], job: Job) -> dict[str, float]:
             case EventType.DETECT:
                 failed.add(each.replica)
                 end(each.replica, each.at)
-            case EventType.RESTART:
+            case EventType.RESTART if each.kind != QUEUED:
                 failed.discard(each.replica)
                 began.setdefault(each.replica, each.at)
             case EventType.RESIZE:  # those that start then have a restart of their own
-                asked = {*map(str, Size.of(job, [each]).names())}
-                for name in began.keys() - asked:
+                asked = Size.of(job, [each]).names() if each.kind != QUEUED else ()
+                for name in began.keys() - {*map(str, asked)}:
                     end(name, each.at)
             case EventType.END:
                 for name in [*began]:

@@ -10,8 +10,8 @@ https://github.com/AI-Hypercomputer/ml-goodput-measurement (ideal step time).
 
 Metrics are sent as Airflow's own are, by StatsD or OpenTelemetry, which ``[metrics]`` in Airflow's
 configuration turns on. Their names begin with ``aerotrain``; the tags are ``dag_id`` and
-``task_id``, and ``role``, ``kind`` or ``cause`` from fixed lists. While a task is deferred, the
-triggerer sends the progress. See
+``task_id``, and ``role``, ``kind`` or ``cause`` from fixed lists, or ``replica``. While a task is
+deferred, the triggerer sends the progress. See
 https://airflow.apache.org/docs/apache-airflow/stable/administration-and-deployment/logging-monitoring/metrics.html
 """
 
@@ -302,6 +302,13 @@ class JobMetrics:
         elif (drift := Drift.parse(line.text)) is not None:
             self._gauge("drifted_columns", drift.columns)
 
+    def recorded(self, events: Iterable[Event]) -> None:
+        """Count the replicas that were named as slow."""
+        for event in events:
+            if event.event is EventType.STRAGGLER:
+                tags = {**self._tags, "replica": event.replica}
+                self._stats.incr("aerotrain.stragglers", tags=tags)
+
     def ended(self, events: Iterable[Event], goodput: Goodput) -> None:
         """Send the restarts of a replica group, from its events, and the goodput of its run."""
         failed: dict[str, str] = {}
@@ -309,7 +316,7 @@ class JobMetrics:
             if event.event is EventType.DETECT:
                 failed[event.replica] = event.kind
             elif event.event is EventType.RESTART:
-                kind = failed.pop(event.replica, "with others")
+                kind = failed.pop(event.replica, event.kind or "with others")
                 role, _, _ = event.replica.partition("-")
                 tags = {**self._tags, "role": role, "kind": kind.replace(" ", "_")}
                 self._stats.incr("aerotrain.restarts", tags=tags)

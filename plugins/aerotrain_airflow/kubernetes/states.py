@@ -93,6 +93,9 @@ DISRUPTION: Table = {
     "": Reason(Failure.PREEMPTED, "was evicted by the cluster", _AGAIN),
 }
 
+#: The condition TerminationTarget, by which Kueue ends the pods of a group that it has evicted.
+STOPPED: Table = {"": Reason(Failure.QUEUE, "was ended by its queue")}
+
 #: The condition PodScheduled.
 SCHEDULED: Table = {
     "Unschedulable": Reason(
@@ -255,13 +258,13 @@ def _exit(code: int, message: str) -> Observation:
 
 def _taken_down(status: Part, code: int | None = None) -> Observation | None:
     """Why the cluster ended the pod, if it did."""
-    disruption = _condition(status, "DisruptionTarget")
     if reason := status.get("reason"):
         return POD.get(reason, POD[""]).observed(reason, _message(status), code)
-    if disruption.get("status") != "True":
-        return None
-    reason = disruption.get("reason", "")
-    return DISRUPTION.get(reason, DISRUPTION[""]).observed(reason, _message(disruption), code)
+    for kind, table in (("TerminationTarget", STOPPED), ("DisruptionTarget", DISRUPTION)):
+        if (found := _condition(status, kind)).get("status") == "True":
+            reason = found.get("reason", "")
+            return table.get(reason, table[""]).observed(reason, _message(found), code)
+    return None
 
 
 def _failed_side_car(others: Mapping[str, Part]) -> Observation | None:

@@ -109,6 +109,7 @@ class JobTrigger(BaseTrigger):
             say=self.log.info,
             until=self.until,
             open_store=_open_store,
+            record=metrics.recorded if metrics is not None else lambda _: None,
         )
 
     async def on_kill(self) -> None:

@@ -196,7 +196,8 @@ class JobOperator(BaseOperator):
         assert self._running is not None
         launcher, handle = self._running
         try:
-            return launcher.watch(handle, self._emit, until=until, at_most=at_most)
+            record = self._metrics.recorded
+            return launcher.watch(handle, self._emit, until=until, at_most=at_most, record=record)
         except WorkerGoneError:
             self._running = None  # the job keeps running, and the next attempt adopts it
             raise

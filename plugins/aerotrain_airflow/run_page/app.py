@@ -12,18 +12,22 @@ nothing.
 import time
 from mimetypes import guess_type
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.api_fastapi.logging.decorators import action_logging
 from airflow.models import DagRun, TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.state import DagRunState, TaskInstanceState
-from fastapi import APIRouter, FastAPI, HTTPException
+from fastapi import APIRouter, Depends, FastAPI, Form, HTTPException
 from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from sqlalchemy import select
 
 from aerotrain.contract.errors import AerotrainError, SpecError
+from aerotrain.contract.layout import path_segment
+from aerotrain.launch.wanted import want
 from aerotrain.store import MissingError
 from aerotrain_airflow.operators.task_try import FAILURE
 from aerotrain_airflow.run_page import models
@@ -64,7 +68,7 @@ def page(dag_id: str, run_id: str) -> FileResponse:
 
 
 @_guarded.get("/data/{dag_id}/{run_id:path}")
-def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
+def data(dag_id: str, run_id: str, session: SessionDep, user: GetUserDep) -> JSONResponse:
     """What the page shows of a run, with its state and its failed tasks in Airflow."""
     asked = select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
     state = session.scalar(asked)
@@ -86,7 +90,31 @@ def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
     failed_tasks = sorted(set(session.scalars(failed)))
     ended = session.execute(kept.order_by(XComModel.timestamp))
     failures = {"failed_tasks": failed_tasks, "reasons": [v for t, v in ended if t in failed_tasks]}
-    return JSONResponse({**found, **failures, "state": state, "active": active})
+    of_run = {"state": state, "active": active, "may_change": models.may_change(dag_id, user)}
+    return JSONResponse({**found, **failures, **of_run})
+
+
+@_guarded.post(
+    "/data/{dag_id}/{run_id:path}",
+    dependencies=[
+        Depends(models.from_this_site),
+        Depends(requires_access_dag(**models.CHANGE)),
+        Depends(action_logging("suspend_training")),
+    ],
+)
+def suspend(
+    dag_id: str,
+    run_id: str,
+    task: Annotated[str, Form()],
+    suspended: Annotated[bool, Form()],
+) -> Response:
+    """Suspend a training of a run, or resume it; its follower does that within seconds."""
+    store = store_of_dag(dag_id).child(f"runs/{path_segment(run_id)}")
+    try:
+        want(store.child(task), suspended=suspended)
+    except AerotrainError as error:
+        raise HTTPException(409, str(error)) from error
+    return Response(status_code=204)
 
 
 @_guarded.get("/files/{dag_id}/{key:path}")

@@ -44,10 +44,10 @@ _HEADERS = {
 _MOST = 50
 
 #: The right that a change needs.
-_CHANGE: dict[str, Any] = {"method": "POST", "access_entity": DagAccessEntity.RUN}
+CHANGE: dict[str, Any] = {"method": "POST", "access_entity": DagAccessEntity.RUN}
 
 
-def _from_this_site(request: Request) -> None:
+def from_this_site(request: Request) -> None:
     """Refuse a form that a page of another site has sent with the user's cookie.
 
     Browsers say by which page a request was made, over plain HTTP its origin alone:
@@ -81,8 +81,8 @@ def model(dag_id: str, user: GetUserDep, served: int | None = None) -> Response:
 @router.post(
     "/models/{dag_id}",
     dependencies=[
-        Depends(_from_this_site),
-        Depends(requires_access_dag(**_CHANGE)),
+        Depends(from_this_site),
+        Depends(requires_access_dag(**CHANGE)),
         Depends(action_logging("change_served_version")),
     ],
 )
@@ -123,9 +123,13 @@ def _record(dag_id: str, version: str) -> None:
 def _page(dag_id: str, user: Any, status: int = 200, **values: Any) -> Response:
     """The page of a pipeline. After a change, it is read again."""
     found = answers.get_or_refuse((dag_id, values.get("served")), lambda: _model(dag_id, _MOST))
+    return _html(status, root="..", model=found, may_change=may_change(dag_id, user), **values)
+
+
+def may_change(dag_id: str, user: Any) -> bool:
+    """Whether the user may change what is served, or the size of a training."""
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
-    may_change = get_auth_manager().is_authorized_dag(**_CHANGE, details=details, user=user)
-    return _html(status, root="..", model=found, may_change=may_change, **values)
+    return get_auth_manager().is_authorized_dag(**CHANGE, details=details, user=user)
 
 
 def _html(status: int = 200, **values: Any) -> Response:

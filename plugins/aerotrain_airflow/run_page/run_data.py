@@ -24,6 +24,7 @@ from aerotrain.contract.layout import (
     CHIEF_LOG,
     CURVES,
     EVALUATIONS,
+    GROUP_LOG,
     METRICS,
     MODEL,
     PAGE,
@@ -31,10 +32,13 @@ from aerotrain.contract.layout import (
     RESULT,
     REUSED,
     RUN_LOG,
+    SIZE,
     TENSORBOARD,
     path_segment,
 )
 from aerotrain.contract.status import GONE_AFTER, ReplicaStatus
+from aerotrain.launch.size import SUSPENDED
+from aerotrain.launch.stragglers import own_times, stragglers
 from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
 from aerotrain_airflow.goodput import goodput_of, merged
@@ -43,7 +47,6 @@ from aerotrain_airflow.run_page.timeline import (
     failure_of,
     lanes_of,
     marks_of,
-    slowest,
     step_times,
 )
 
@@ -54,7 +57,7 @@ _MOST_EVALUATIONS = 200
 _MOST_OBJECTS = 1000
 
 #: What is read of a task, and of its folders ``REPLICAS`` and ``EVALUATIONS`` everything.
-_READ = (CURVES, CHIEF_LOG, RUN_LOG, CARD, REUSED, METRICS, RESULT)
+_READ = (CURVES, CHIEF_LOG, GROUP_LOG, RUN_LOG, SIZE, CARD, REUSED, METRICS, RESULT)
 
 #: The objects of a task, by their key in its folder.
 Objects = Mapping[str, StoredObject]
@@ -149,37 +152,41 @@ def _training(
     run: Store, objects: Objects, curves: Curves, now: float, *, active: bool
 ) -> dict[str, Any]:
     """A training, from its objects in the store of the run."""
-    # The events of earlier attempts with those of the group, and the chief's own so far.
+    # The events of attempts that have ended, and those of the chief and of its group so far.
     log = json.loads(_content(run, objects, RUN_LOG) or b"{}")
-    chief = read(_content(run, objects, CHIEF_LOG).decode().splitlines())
-    events: list[Event] = merged(
-        {*read(json.dumps(each) for each in log.get("events", [])), *chief}
-    )
+    lines = [json.dumps(each) for each in log.get("events", [])]
+    for key in (CHIEF_LOG, GROUP_LOG):
+        lines += _content(run, objects, key).decode().splitlines()
+    events: list[Event] = merged({*read(lines)})
     statuses = dict(_statuses(run, objects))
     last_seen = max((each.processes[-1].seen for each in statuses.values()), default=0.0)
     ended = not active or any(each.event is EventType.END for each in events[-3:])
     running = not ended and now - last_seen < GONE_AFTER
-    marks = marks_of(events, statuses, [(each.at, each.step) for each in curves.points])
+    marks = marks_of(events, [(each.at, each.step) for each in curves.points])
     lanes = lanes_of(statuses, events, now, ended=ended)
     names = [each["replica"] for each in lanes]
     times = step_times(statuses)
     goodput = goodput_of(events).to_dict() if events else None
     if goodput is not None:
-        # The launcher's log, which has all restarts and the cost, is in the store only at the end.
-        goodput |= {name: log.get(name) for name in ("core_hours", "cost")}
+        goodput |= {name: log.get(name) for name in ("core_hours", "cost")}  # there at the end
         goodput["restarts"] = sum(each["kind"] == "restart" for each in marks)
+    resizes = [each.kind for each in events if each.event is EventType.RESIZE]
+    size = json.loads(_content(run, objects, SIZE) or b"{}")
     return {
         "curves": _columns(curves.during.points),
         "epochs": _columns(curves.of_epochs.points),
         "evaluations": _columns([*_evaluations(run, objects)]),
         "steps": curves.steps or None,
         "running": running,
+        "ended": ended,
+        "suspended": not ended and resizes[-1:] == [SUSPENDED],
+        "to_suspend": bool(size.get("suspended")),
         "failure": "" if running else failure_of(events),
         "marks": marks,
         "lanes": lanes,
         "replicas": [{"replica": name, **_process(statuses[name])} for name in names],
         "step_times": [{"replica": name, **asdict(times[name])} for name in names if name in times],
-        "slowest": slowest(times),
+        "stragglers": [asdict(each) for each in stragglers(own_times(statuses))],
         "goodput": goodput,
     }
 

@@ -1,15 +1,14 @@
 """The timeline of a training: what each replica did when, and the marks of single moments.
 
 All are JSON values for ``static/timeline.js``, and all times are of ``time.time()``. A mark is an
-event of the training: ``at``, ``step``, ``kind`` (restart, resize, failure, preemption, checkpoint
-or end) and ``text``.
+event of the training: ``at``, ``step``, ``kind`` (restart, resize, straggler, failure, preemption,
+checkpoint or end) and ``text``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby, pairwise
 from math import inf
-from statistics import median
 from typing import Any
 
 from aerotrain.contract.event_log import Event, EventType
@@ -22,7 +21,7 @@ Statuses = Mapping[str, ReplicaStatus]
 class SpanState(StrEnum):
     """What a replica does for some time."""
 
-    WAITING = "waiting"  # to be placed, or for its image, while others have begun
+    WAITING = "waiting"  # to be placed, or for its image, while others have begun; or suspended
     STARTING = "starting"  # imports, connects, restores, compiles: until its first execution
     TRAINING = "training"  # trains, or serves those that do
     REPEATED = "repeated"  # from the restore on, while it runs steps again that were lost
@@ -65,8 +64,11 @@ def _spans(
     since: float,
     ended_at: float | None,
 ) -> Iterator[dict[str, Any]]:
-    failures = [
-        each for each in events if each.event is EventType.DETECT and each.replica == replica
+    stops = [
+        each
+        for each in events
+        if each.event is EventType.RESIZE
+        or (each.event in (EventType.DETECT, EventType.RESTART) and each.replica == replica)
     ]
     if status.processes[0].began > since:
         yield _span(since, status.processes[0].began, SpanState.WAITING)
@@ -81,17 +83,24 @@ def _spans(
             yield _span(repeats, trains, SpanState.REPEATED)
         if process.ready is not None and (following is None or trains < kept):
             yield _span(trains, end if following is None else kept, SpanState.TRAINING)
-        if following is not None:
-            until = max(process.seen, following.began)
+        if following is not None or (is_gone and ended_at is None):
+            began = now if following is None else following.began
             # The last report of a process that failed may be as old as the time between two.
-            reasons = [
-                each.because or each.kind
-                for each in failures
-                if process.seen <= each.at <= following.began + 1
-            ]
-            yield _span(kept, until, SpanState.LOST, "".join(reasons[-1:]))
-        elif is_gone and ended_at is None:
-            yield _span(process.seen, None, SpanState.LOST)
+            state, why = _end([each for each in stops if process.began <= each.at <= began + 1])
+            until = None if following is None else max(process.seen, began)
+            yield _span(process.seen if following is None else kept, until, state, why)
+
+
+def _end(events: Sequence[Event]) -> tuple[SpanState, str]:
+    """What a replica does after the end of a process, and why, by its events and all resizes."""
+    for last in events[-1:]:
+        is_restart = (
+            last.event is EventType.RESTART and last.kind
+        )  # without a failure: it has saved
+        if is_restart or last.event is EventType.RESIZE:
+            return SpanState.WAITING, last.because
+    reasons = [each.because or each.kind for each in events if each.event is EventType.DETECT]
+    return SpanState.LOST, "".join(reasons[-1:])
 
 
 def _work_of(
@@ -120,10 +129,6 @@ def _span(begin: float, end: float | None, state: SpanState, text: str = "") -> 
     return {"from": begin, "to": end, "state": state.value, "text": text}
 
 
-#: From which multiple of the median a replica is called slow: less is noise on a busy machine.
-_SLOW = 1.5
-
-
 def step_times(statuses: Statuses) -> dict[str, StepTime]:
     """The last known time of a step by replica. A coordinator reports those of its workers."""
     reports = sorted(
@@ -132,42 +137,15 @@ def step_times(statuses: Statuses) -> dict[str, StepTime]:
     return {name: time for each in reports for name, time in each.step_times.items()}
 
 
-def slowest(times: Mapping[str, StepTime]) -> dict[str, Any] | None:
-    """The ``replica`` whose steps take longest without their communication; None if none does.
-
-    They take ``seconds`` each, which is ``times`` the median of the others. Replicas that wait for
-    each other take equally long for a step, so communication does not count.
-    """
-    own = {name: each.seconds - (each.communication or 0.0) for name, each in times.items()}
-    if len(own) < 2:
-        return None
-    name = max(own, key=lambda each: own[each])
-    middle = median(seconds for other, seconds in own.items() if other != name)
-    if own[name] < _SLOW * middle:
-        return None
-    return {
-        "replica": name,
-        "seconds": own[name],
-        "times": own[name] / middle if middle else 0.0,
-    }
-
-
 #: The most marks of checkpoints, evenly chosen, and of all other events, the newest.
 _MOST_CHECKPOINTS, _MOST_OTHERS = 40, 400
-
-#: Seconds within which replicas start that are restarted together.
-_TOGETHER = 15.0
 
 #: The most replicas that a mark names.
 _MOST_NAMES = 4
 
 
-def marks_of(
-    events: Sequence[Event],
-    statuses: Statuses,
-    points: Sequence[tuple[float, int]] = (),
-) -> list[Mark]:
-    """What happened in a training, in the order of time, by its events and its replicas.
+def marks_of(events: Sequence[Event], points: Sequence[tuple[float, int]] = ()) -> list[Mark]:
+    """What happened in a training, in the order of time.
 
     A mark without a step gets that of the last of ``points`` (time and step, in the order of time)
     or marks before it.
@@ -178,7 +156,7 @@ def marks_of(
     marks = [mark for each in single if (mark := _mark_of(each)) is not None]
     checkpoints = [each for each in marks if each["kind"] == "checkpoint"]
     others = [each for each in marks if each["kind"] != "checkpoint"]
-    others += [*_restarts(events), *_unrecorded_restarts(statuses, events)]
+    others += _restarts(events)
     others.sort(key=lambda mark: mark["at"])
     every = -(-len(checkpoints) // _MOST_CHECKPOINTS) or 1
     kept = [*checkpoints[::-1][::every], *others[-_MOST_OTHERS:]]
@@ -208,31 +186,15 @@ def _mark(at: float, step: int | None, kind: str, text: str) -> Mark:
 
 
 def _restarts(events: Sequence[Event]) -> Iterator[Mark]:
-    """One mark for all replicas that one decision restarts; a resize has its own."""
-    resized = {each.at for each in events if each.event is EventType.RESIZE}
+    """One mark for all replicas that one decision restarts, if no other mark has its reason."""
+    marked = {each.at for each in events if each.event in (EventType.RESIZE, EventType.STRAGGLER)}
     restarts = [each for each in events if each.event is EventType.RESTART]
-    restarts = [each for each in restarts if each.at not in resized]
+    restarts = [each for each in restarts if each.at not in marked]
     for at, group in groupby(restarts, key=lambda each: each.at):
         together = list(group)
         why = f": {together[0].because}" if together[0].because else ""
         text = f"{_names([each.replica for each in together])} restarted{why}"
         yield _mark(at, together[0].step, "restart", text)
-
-
-def _unrecorded_restarts(statuses: Statuses, events: Iterable[Event]) -> Iterator[Mark]:
-    """The restarts that only replicas report: the launcher's events are in the log at the end."""
-    recorded = [(each.replica, each.at) for each in events if each.event is EventType.RESTART]
-    found = sorted(
-        (later.began, name)
-        for name, status in statuses.items()
-        for earlier, later in pairwise(status.processes)
-        if not any(name == who and earlier.began < at <= later.began for who, at in recorded)
-    )
-    while found:
-        together = [each for each in found if each[0] - found[0][0] <= _TOGETHER]
-        found = found[len(together) :]
-        text = f"{_names([name for _, name in together])} started again: the task's log says why"
-        yield _mark(together[0][0], None, "restart", text)
 
 
 def _names(replicas: Iterable[str]) -> str:
@@ -252,6 +214,8 @@ def _mark_of(event: Event) -> Mark | None:
             return _mark(event.at, event.step, "failure", f"{who} {event.because or 'failed'}")
         case EventType.RESIZE:
             return _mark(event.at, event.step, "resize", event.because)
+        case EventType.STRAGGLER:
+            return _mark(event.at, event.step, "straggler", event.because)
         case EventType.PREEMPTED:
             return _mark(event.at, event.step, "preemption", f"{who} was preempted{reason}")
         case EventType.SAVE_STALL:

@@ -26,6 +26,7 @@ class EventType(StrEnum):
     DETECT = "detect"  # a failure was observed
     RESTART = "restart"  # replicas were restarted
     RESIZE = "resize"  # the group asks for other workers than before, or goes on with others
+    STRAGGLER = "straggler"  # the steps of a replica take much longer than those of others
     ADOPT = "adopt"  # another attempt took over the replica group
     END = "end"  # in the log of a replica group, with the state of the job as ``kind``
 

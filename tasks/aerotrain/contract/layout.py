@@ -4,7 +4,8 @@ Each pipeline has a folder, whose URL is the ``store`` of its jobs::
 
     runs/RUN/TASK/            what the job of a task writes; a mapped one has one more level
         job.json result.json lease.json events.json size.json replicas/ logs/
-        model.json started_from.json checkpoints/ events-chief.jsonl progress.jsonl
+        model.json started_from.json checkpoints/ events-chief.jsonl events-group.jsonl
+        progress.jsonl
         evaluations/ tensorboard/                                        of a training
         metrics.json card.json card.html                                 of an evaluation
     datasets/FINGERPRINT/     plan.json parts/ schema.json statistics.* quarantine/ manifest.json
@@ -42,8 +43,10 @@ REUSED = "reused.json"
 
 #: Of a training: the manifest of the model, and of that from which it started; its checkpoints.
 MODEL, STARTED_FROM, CHECKPOINTS = "model.json", "started_from.json", "checkpoints"
-#: The chief's event log, the curves, and the evaluator's results.
-CHIEF_LOG, CURVES, EVALUATIONS = "events-chief.jsonl", "progress.jsonl", "evaluations"
+#: The event logs of the chief and, while it is followed, of its replica group.
+CHIEF_LOG, GROUP_LOG = "events-chief.jsonl", "events-group.jsonl"
+#: The curves, and the evaluator's results.
+CURVES, EVALUATIONS = "progress.jsonl", "evaluations"
 TENSORBOARD, TENSORBOARD_VALIDATION = "tensorboard", "tensorboard/validation"
 
 #: Of an evaluation.

@@ -35,6 +35,7 @@ class Failure(StrEnum):
 
     CRASH = "crash"  # its own fault: a signal, or an unknown exit code
     PREEMPTED = "preempted"  # evicted, drained, or on a spot node that ended
+    QUEUE = "queue"  # its queue has taken its place, and may give it one again
     MEMORY = "memory"  # it needed more than its limit
     NODE = "node"  # its machine left, became unresponsive or rejected it
     START = "start"  # it never ran

@@ -18,7 +18,7 @@ from aerotrain.contract.preparing import (
     PredictArguments,
 )
 from aerotrain.contract.replicas import Role
-from aerotrain.contract.training import TrainArguments
+from aerotrain.contract.training import STRAGGLERS, TrainArguments
 from aerotrain.contract.validation import Count, Limits, Positive, Validated
 
 #: A server as a sidecar of the check: the name of its model, the folder of models in the scratch
@@ -261,6 +261,9 @@ class ExportArguments(Validated):
         return [each for each in Format if each in self.formats and each != Format.SAVEDMODEL]
 
 
+#: The strategies whose replicas are separate, and measure their own part of the time of a step.
+_WITH_STRAGGLERS = ("parameter_server", "multi_worker_mirrored")
+
 #: The arguments of every module of aerotrain that a job may run.
 ARGUMENTS: Mapping[str, type[Validated]] = {
     "aerotrain.data.prepare.plan": PlanArguments,
@@ -287,4 +290,10 @@ def arguments_of(job: Job) -> Any:
         return None
     arguments = owner.from_dict(job.arguments)
     check_strategy(arguments, job.strategy)
+    slow = getattr(arguments, "stragglers", STRAGGLERS[0])
+    if slow != STRAGGLERS[0] and job.strategy not in _WITH_STRAGGLERS:
+        raise SpecError(
+            f"stragglers is {slow!r}, and under {job.strategy!r} no replica can be found that is "
+            f"slower than others; choose {' or '.join(_WITH_STRAGGLERS)}, or leave it out"
+        )
     return arguments

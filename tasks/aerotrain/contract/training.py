@@ -225,11 +225,9 @@ class TrainArguments(Validated):
     )
     stragglers: str = option(
         STRAGGLERS[0],
-        title="Slow workers",
-        help="What happens to a worker whose steps take much longer than those of the others: it "
-        "is named in the log and gets fewer batches, or another process takes its place, on "
-        "another node if possible.",
-        strategy="parameter_server",
+        title="Slow replicas",
+        help="What happens to a replica whose steps take much longer than those of the others: it "
+        "is named in the log, or another process takes its place, on another node if possible.",
         section=Section.RECOVERY,
         choices=STRAGGLERS,
     )

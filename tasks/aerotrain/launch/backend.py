@@ -39,6 +39,9 @@ Emit = Callable[[LogLine], None]
 #: Receives a message about the group itself.
 Report = Callable[[str], None]
 
+#: Receives events of the group that were recorded.
+Record = Callable[[Sequence[Event]], None]
+
 
 class GroupGoneError(TemporaryError):
     """The group no longer exists, or another try holds it; the message says which."""

@@ -4,7 +4,7 @@ The only state is the group's event log. So any process that follows the group n
 the same restart budgets, and completes a restart that was recorded but not carried out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
@@ -32,7 +32,8 @@ from aerotrain.launch.restart_policy import (
     not_before,
     replicas_to_restart,
 )
-from aerotrain.launch.size import RESIZED, SUSPENDED, Size, WantedSize, suspended_seconds
+from aerotrain.launch.size import QUEUED, RESIZED, SUSPENDED, Size, WantedSize, suspended_seconds
+from aerotrain.launch.stragglers import stragglers
 
 Histories = Mapping[ReplicaName, History]
 
@@ -130,7 +131,7 @@ class Restart:
             counts={name: each.restarts for name, each in events.items()},
             because=next((each.because for each in events.values()), because),
             ends=ends,
-            gentle=any(each.kind == RESIZED for each in events.values()),
+            gentle=any(each.kind in (RESIZED, QUEUED) for each in events.values()),
             avoid={name: each.node for name, each in events.items() if each.node},
             memory={name: each.memory for name, each in events.items() if each.memory != 1.0},
             force=frozenset(name for name, each in events.items() if each.force),
@@ -188,10 +189,12 @@ class Controller:
         now: float,
         last_step: LastStep | None = None,
         wanted: WantedSize | None = None,
+        times: Mapping[str, float] | None = None,
     ) -> Decision:
         """What to do about a group with these ``events`` and this observation.
 
-        ``wanted`` is the size that the user has set, None if it is not known yet.
+        ``wanted`` is the size that the user has set, None if it is not known yet. ``times`` are
+        those of the own parts of a step, by replica.
 
         The events of the decision must be recorded before it is carried out. If another process
         has added events meanwhile, decide again.
@@ -211,6 +214,8 @@ class Controller:
         asked_for = None if wanted is None else size.wanted(wanted)
         if size.suspended:
             return resizing.by_hand(asked_for) if asked_for else resizing.end()
+        if (queued := resizing.by_queue()) is not None:
+            return queued
         failed = _Failures(
             job=self.job, size=size, seen=seen, history=history, now=now, last_step=last_step
         )
@@ -229,6 +234,9 @@ class Controller:
         by_room = None if failed.events else resizing.by_room(failed.left_out)
         if by_room is not None:
             return by_room
+        by_slowness = None if failed.events or late else resizing.by_slowness(times or {})
+        if by_slowness is not None:
+            return by_slowness
         if late or size.to_end(look.seen):
             action = Restart.of(late, size.to_end(look.seen), "resized")
             return Decision(action=action, events=failed.new)
@@ -451,6 +459,8 @@ class _Failures:
 class _Resizing:
     """What changes the ``size`` of a group: the user's wish, and the room that there is.
 
+    And what replaces its members without a failure: a queue that evicts them, and slow steps.
+
     ``seen`` are the observations of the replicas that the group asks for, of ``all_seen``.
     """
 
@@ -490,6 +500,38 @@ class _Resizing:
             return self._change(new, f"{_listed(joining)} {verb} a place: {goes_on}")
         return None
 
+    def by_queue(self) -> Decision | None:
+        """Start all again of a group that its queue has evicted: they wait there."""
+        evicted = {name: each for name, each in self.seen.items() if each.failure is Failure.QUEUE}
+        if not evicted:
+            return None
+        name, seen = next(iter(evicted.items()))
+        goes_on = f"it goes on once it is admitted again: {seen.sentence(name)}"
+        because = f"evicted by the queue{self._at('after')}; {goes_on}"
+        return self._change(self.size, because, kind=QUEUED, starts=self.size.names())
+
+    def by_slowness(self, times: Mapping[str, float]) -> Decision | None:
+        """Name a member that has become slow and, if the training says so, replace it."""
+        members = {str(each): each for each in self.size.members()}
+        for each in stragglers({name: time for name, time in times.items() if name in members}):
+            name = members[each.replica]
+            if self.history[name].slow_since > self.now - _NAMED_EVERY:
+                continue
+            slow = Event(
+                event=EventType.STRAGGLER,
+                at=self.now,
+                step=self.last_step.step if self.last_step else None,
+                replica=each.replica,
+                because=str(each),
+            )
+            if self.size.job.arguments.get("stragglers") != "replace":
+                return Decision(action=Wait(self.now), events=(slow,))
+            names = replicas_to_restart(self.size.job, {name}) & {*members.values()}
+            restarts = self._restarts(sorted(names), f"{each}; it is replaced", RESIZED)
+            restarts[name] = replace(restarts[name], node=self.seen[name].node)
+            return Decision(action=Restart.of(restarts), events=(slow, *restarts.values()))
+        return None
+
     def dues(self) -> tuple[float, float]:
         """When to go on without members that have no place, and with others that got one."""
         joining, due = self.size.joining(self.seen)
@@ -509,33 +551,40 @@ class _Resizing:
         because: str,
         events: tuple[Event, ...] = (),
         apart: frozenset[ReplicaName] = frozenset(),
+        kind: str = "",
+        starts: Sequence[ReplicaName] = (),
     ) -> Decision:
         """The change to that size, which starts no replica that is ``apart``."""
         resize = Event(
             event=EventType.RESIZE,
             at=self.now,
             step=self.last_step.step if self.last_step else None,
-            kind=SUSPENDED if new.suspended else "",
+            kind=SUSPENDED if new.suspended else kind,
             because=because,
             workers=new.workers,
             without=tuple(map(str, sorted(new.without))),
         )
-        restarts = {
+        names = [each for each in starts or new.to_start(self.size) if each not in apart]
+        restarts = self._restarts(names, because, kind or RESIZED)
+        action = Restart.of(restarts, new.to_end(self.all_seen), because)
+        return Decision(action=action, events=(*events, resize, *restarts.values()))
+
+    def _restarts(
+        self, names: Iterable[ReplicaName], because: str, kind: str
+    ) -> dict[ReplicaName, Event]:
+        return {
             name: Event(
                 event=EventType.RESTART,
                 at=self.now,
-                step=resize.step,
+                step=self.last_step.step if self.last_step else None,
                 replica=str(name),
                 restarts=self.history[name].restarts + 1,
-                kind=RESIZED,
+                kind=kind,
                 because=because,
                 memory=memory_factor(self.history[name].failures),
             )
-            for name in new.to_start(self.size)
-            if name not in apart
+            for name in names
         }
-        action = Restart.of(restarts, new.to_end(self.all_seen), because)
-        return Decision(action=action, events=(*events, resize, *restarts.values()))
 
     def _of(self, workers: int) -> str:
         return f"{workers} of {counted(self.size.job.sizes[-1], 'worker')}"
@@ -543,6 +592,9 @@ class _Resizing:
     def _at(self, word: str) -> str:
         return f" {word} step {self.last_step.step}" if self.last_step else ""
 
+
+#: Seconds after which a replica that is slow is named, and replaced, again.
+_NAMED_EVERY = 3600.0
 
 #: The number of replicas that the reason of a resize names.
 _NAMED = 3

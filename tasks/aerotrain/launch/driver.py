@@ -12,6 +12,7 @@ from itertools import chain
 from logging import getLogger
 
 from aerotrain.contract.errors import ERROR_PREFIX, AerotrainError, FinalError
+from aerotrain.contract.event_log import EventType
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Progress, State
 from aerotrain.launch.backend import (
@@ -21,6 +22,7 @@ from aerotrain.launch.backend import (
     GroupGoneError,
     LogLine,
     PlanT,
+    Record,
     Report,
     RetryLaterError,
 )
@@ -126,18 +128,20 @@ async def follow(
     say: Report,
     until: float | None,
     open_store: Open | None = None,
+    record: Record = lambda _: None,
 ) -> Ended:
     """Follow a group until its job has ended, restarting failed replicas; returns how it ended.
 
     ``until`` is a time of ``time.time()`` at which the task's own timeout ends. ``open_store``
-    opens the job's store, where the user may set its size.
+    opens the job's store, where the user may set its size. ``record`` gets the events of each
+    decision but the end, once across all followers.
     """
     listener, is_said = Listener(emit), False
     while True:
         try:
             async with backend.open(handle, listener.emit, say) as group:
                 with watched(group.job, open_store) as wanted:
-                    return await _Following(group, listener, say, until, wanted).run()
+                    return await _Following(group, listener, say, until, wanted, record).run()
         except GroupGoneError as error:
             return Ended(state=State.LOST, reason=str(error))
         except RetryLaterError as error:  # the group cannot be read
@@ -153,9 +157,16 @@ async def follow(
 
 class _Following:
     def __init__(
-        self, group: Group, listener: Listener, say: Report, until: float | None, wanted: Wanted
+        self,
+        group: Group,
+        listener: Listener,
+        say: Report,
+        until: float | None,
+        wanted: Wanted,
+        record: Record,
     ) -> None:
         self._group = group
+        self._record = record
         self._wanted = wanted
         self._listener = listener
         self._say = say
@@ -166,6 +177,7 @@ class _Following:
     async def run(self) -> Ended:
         wait, look_again = 0.0, False
         while True:
+            self._wanted.events = self._group.events
             until_read = min(wait, self._wanted.every)
             look = await self._group.observe(until_read, look_again=look_again)
             decision = self._controller.decide(
@@ -174,6 +186,7 @@ class _Following:
                 time.time(),
                 self._listener.last_step,
                 self._wanted.size,
+                self._wanted.times,
             )
             if isinstance(decision.action, Ended):
                 if await self._record_end(decision):
@@ -205,6 +218,7 @@ class _Following:
         try:
             if decision.events and not await self._group.append(decision.events):
                 return 0.0
+            self._record(decision.events)
             match decision.action:
                 case Restart():
                     if self._said != str(decision.action):
@@ -215,6 +229,9 @@ class _Following:
                     self._not_before = 0.0
                     return 0.0
                 case Wait(until):
+                    for each in decision.events:
+                        if each.event is EventType.STRAGGLER:
+                            self._say(each.because)
                     return max(0.0, until - time.time())
         except RetryLaterError as error:
             if not self._not_before:

@@ -16,7 +16,7 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.launch import driver
-from aerotrain.launch.backend import Backend, Emit, PlanT, Report
+from aerotrain.launch.backend import Backend, Emit, PlanT, Record, Report
 from aerotrain.launch.controller import Ended
 from aerotrain.launch.restart_policy import Observations
 from aerotrain.launch.wanted import Open
@@ -76,13 +76,19 @@ class Launcher(Generic[PlanT]):
             self._starting = None
 
     def watch(
-        self, handle: str, emit: Emit, *, until: float | None, at_most: float | None = None
+        self,
+        handle: str,
+        emit: Emit,
+        *,
+        until: float | None,
+        at_most: float | None = None,
+        record: Record = lambda _: None,
     ) -> Ended | None:
         """Emit every line that the replicas write, once, until their job has ended.
 
         Failed replicas are restarted as the controller decides. ``until`` is a time of
         ``time.time()`` at which the job must have ended. ``at_most`` limits the watching, in
-        seconds; None is returned if the job is still running then.
+        seconds; None is returned if the job is still running then. ``record`` is as of the driver.
         """
 
         async def follow() -> Ended | None:
@@ -95,6 +101,7 @@ class Launcher(Generic[PlanT]):
                         say=self._say,
                         until=until,
                         open_store=self._open_store,
+                        record=record,
                     )
             except TimeoutError:
                 return None

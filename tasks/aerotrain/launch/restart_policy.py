@@ -76,6 +76,11 @@ class History:
         """All of its failures."""
         return self._all(EventType.DETECT)
 
+    @property
+    def slow_since(self) -> float:
+        """When it was last named as slow."""
+        return max([each.at for each in self._all(EventType.STRAGGLER)], default=float("-inf"))
+
     def _all(self, what: EventType) -> list[Event]:
         return [each for each in self.events if each.event is what]
 
@@ -185,6 +190,7 @@ RULES: Mapping[Failure, RestartRule] = {
     Failure.PREEMPTED: RestartRule(Remedy.OTHER_NODE, "preemptions"),
     Failure.NODE: RestartRule(Remedy.OTHER_NODE, "preemptions"),
     Failure.START: RestartRule(Remedy.OTHER_NODE, "starts"),
+    Failure.QUEUE: RestartRule(Remedy.RESTART, "preemptions"),  # not judged: its group is evicted
 }
 
 #: The failure kinds that a replica has when one of its peers is gone.

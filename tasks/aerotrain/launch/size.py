@@ -27,6 +27,8 @@ JOIN_TOGETHER = 4.0
 
 #: The kind of a RESIZE event that suspends the group, and of the restarts that a resize makes.
 SUSPENDED, RESIZED = "suspended", "resize"
+#: That of both if the queue has taken the group's place: what is started waits there.
+QUEUED = "queued"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from getpass import getuser
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, counted
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.launch.wanted import want
 from aerotrain.serving import origin
@@ -76,7 +76,7 @@ def _retention(given: Namespace) -> None:
 
 def _scale(given: Namespace) -> None:
     for url in want(open_store(given.training), workers=given.workers):
-        print(f"{url}: {given.workers} workers are asked for")
+        print(f"{url}: {counted(given.workers, 'worker')} asked for")
 
 
 def _suspend(given: Namespace) -> None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import counted
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.training.coordinator import Coordinator, LeasingStepRunner, ServedDistribution
-from aerotrain.training.departure import ask_to_leave, is_leaving, release
+from aerotrain.training.departure import is_leaving, release
 from aerotrain.training.input.leases import Lease
 from aerotrain.training.input.shuffle_windows import PART, next_of, send_lease, skip
 from aerotrain.training.input_pipeline import InputPipeline
@@ -45,7 +45,7 @@ class _Result:
 
     steps: int
     sums: MetricValues | None = None
-    spent: Spent | None = None
+    spent: tuple[Spent, ...] = ()
 
 
 class AsynchronousStepRunner(LeasingStepRunner):
@@ -76,7 +76,6 @@ class AsynchronousStepRunner(LeasingStepRunner):
         with tf.device(counter.device):
             self._progress = [tf.Variable(np.int64(0), trainable=False) for _ in range(workers)]
         self._begun = [0] * workers
-        self._replaced: set[int] = set()
         #: The number of the last lease that was sent to each worker, and how many batches of such
         #: leases it has not run and will not.
         self._sent, self._stale = [-1] * workers, [0] * workers
@@ -124,10 +123,6 @@ class AsynchronousStepRunner(LeasingStepRunner):
         self._results.clear()
         self._correct_counter()
 
-    def replace(self, worker: int) -> None:
-        """Let another process take the place of a worker."""
-        self._replaced.add(worker)
-
     def take(self, worker: int) -> Lease | None:
         if not self._left:
             return None
@@ -142,9 +137,9 @@ class AsynchronousStepRunner(LeasingStepRunner):
         done = int(steps)
         waiting, computing, seconds = (float(each) for each in times)
         self._begun[worker] += done
-        spent = None
+        spent: tuple[Spent, ...] = ()
         if done and seconds:
-            spent = Spent(done, seconds, waiting, computing or None, worker)
+            spent = (Spent(done, seconds, waiting, computing or None, worker),)
             self._sizes[worker].measured(seconds / done)
         self._return(piece, done)
         self._results.append(_Result(done, sums, spent))
@@ -200,9 +195,6 @@ class AsynchronousStepRunner(LeasingStepRunner):
         rows = np.array([row for each in sent for row in each.rows()], np.int64).reshape(-1, PART)
         numbers = [here(np.int64(each)) for each in (self._stale[worker], own.number, own.batches)]
         self._stale[worker] = 0
-        if worker in self._replaced:
-            self._replaced.remove(worker)
-            ask_to_leave()
         progress = self._progress[worker]
         returned = self._execute(batches, progress, here(rows), *numbers, self._begin)
         *result, leaves = tf.nest.map_structure(lambda each: each.numpy(), returned)

@@ -14,7 +14,6 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import TRAIN_SPLIT, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training import loop
-from aerotrain.training.asynchronous import AsynchronousStepRunner
 from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.background.writers import Interval
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
@@ -23,7 +22,6 @@ from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import FiniteValues, Hook, UserCallbacks
 from aerotrain.training.hooks.report import Report, StepTimes
-from aerotrain.training.hooks.stragglers import Stragglers
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input_pipeline import InputPipeline, Service, check_shards
 from aerotrain.training.internals import tensorflow2
@@ -183,6 +181,4 @@ def _hooks(context: TrainingContext, step_runner: StepRunner) -> list[Hook]:
             hooks.append(ValidationHook(context, callbacks))
     if context.is_chief:
         hooks.append(Report(context, step_times))
-    if isinstance(step_runner, AsynchronousStepRunner):
-        hooks.append(Stragglers(context, step_times, step_runner))
     return [*hooks, callbacks]

@@ -47,11 +47,6 @@ def is_leaving(step: tf.Tensor) -> tf.Tensor:
     return tf.size(tf.io.matching_files(name)) > 0
 
 
-def ask_to_leave() -> None:
-    """Ask the worker to leave whose operations run here."""
-    tf.io.write_file(_LEAVING, "")
-
-
 def release() -> None:
     """Let the worker leave whose operations run here."""
     tf.io.write_file(_RELEASED, "")

@@ -48,7 +48,7 @@ class StepsRun:
     steps: int
     sums: MetricValues
     preempted: bool = False
-    spent: Spent | None = None
+    spent: tuple[Spent, ...] = ()
 
 
 def never() -> bool:
@@ -183,8 +183,8 @@ class LocalStepRunner(StepRunner):
             spent = self._spent(size, seconds, measured)
             yield StepsRun(done, sums, preempted, spent)
 
-    def _spent(self, steps: int, seconds: float, measured: Any) -> Spent | None:
-        """The time of an execution; None of the first, in which TensorFlow traces and compiles.
+    def _spent(self, steps: int, seconds: float, measured: Any) -> tuple[Spent, ...]:
+        """The time of an execution; none of the first, in which TensorFlow traces and compiles.
 
         The wait for batches is what tf.data has measured, for the clock of a graph would take a
         considerable part of a small model's step.
@@ -192,10 +192,10 @@ class LocalStepRunner(StepRunner):
         traces, self._traces = self._traces, False
         between = tensorflow2.seconds_between_elements(self._batches)
         if traces or between is None:
-            return None
+            return ()
         waiting = max(0.0, seconds - between * steps)
         computing = float(measured) if self._exchanges else 0.0
-        return Spent(steps, seconds, waiting, computing or None)
+        return (Spent(steps, seconds, waiting, computing or None),)
 
     def close(self) -> None:
         """Release the data set in a thread, because that may take a minute (``batches.untuned``).

@@ -74,6 +74,8 @@ class SynchronousStepRunner(LeasingStepRunner):
         self._attempts = count(1)
         self._free_rows = list(range(parts + workers))
         self._dropped: list[int] = []  # executions of which nothing will be read
+        #: What each worker spent since the last result, and on how many parts.
+        self._spent: dict[int, Any] = {}
         self._number = 0  # of the step, from 1
         self._totals: Sequence[Any] | None = None
         #: What is to be done, is running, and is done of the step.
@@ -132,24 +134,21 @@ class SynchronousStepRunner(LeasingStepRunner):
         while done < steps:
             size = min(self._size.steps, steps - done)
             begun = time.perf_counter()
-            spent: list[Any] = []
             for _ in range(size):
-                added, times = self._run_step()
+                added = self._run_step()
                 sums = [sum_ + more for sum_, more in zip(sums, added, strict=True)]
-                spent.append(times)
             done += size
-            seconds = time.perf_counter() - begun
-            self._size.measured(seconds / size)
-            waiting, computing = np.sum(spent, axis=0)[:2]
-            yield StepsRun(
-                done,
-                sums,
-                is_preempted(),
-                Spent(size, seconds, float(waiting), float(computing) or None),
-            )
+            self._size.measured((time.perf_counter() - begun) / size)
+            with self._coordinator.changed:
+                spent = tuple(
+                    Spent(int(parts), seconds, waiting, computing or None, worker)
+                    for worker, (parts, waiting, computing, seconds) in self._spent.items()
+                )
+                self._spent.clear()
+            yield StepsRun(done, sums, is_preempted(), spent)
 
-    def _run_step(self) -> tuple[MetricValues, Any]:
-        """Run the next step; its sums, and the times of its slowest part."""
+    def _run_step(self) -> MetricValues:
+        """Run the next step; its sums."""
         if self._book.has_ended:
             self._book.next_epoch()
         self._lease = self._book.take(0, 1)
@@ -170,9 +169,9 @@ class SynchronousStepRunner(LeasingStepRunner):
             tf.constant(dropped, tf.int64),
         )
         self._book.finish(self._lease)
-        sums = [np.sum(each, axis=0) for each in zip(*(sums for sums, _ in done), strict=True)]
+        sums = [np.sum(each, axis=0) for each in zip(*done, strict=True)]
         sums[-1] = sums[-1] + bad.numpy()
-        return sums, max((times for _, times in done), key=lambda each: float(each[2]))
+        return sums
 
     def _all_parts(self, totals: Sequence[Any] | None) -> list[Any]:
         """Have all parts computed; their results."""
@@ -216,6 +215,9 @@ class SynchronousStepRunner(LeasingStepRunner):
     def finish(self, worker: int, piece: _Part, result: Any) -> bool:
         *of_part, leaves = result
         del self._running[worker]
+        if piece.totals is not None:  # also of one that answers too late
+            of_part, times = of_part
+            self._spent[worker] = self._spent.get(worker, np.zeros(4)) + np.array([1, *times])
         if self._is_needed(piece):
             self._results[piece.part] = (piece, of_part)
         else:

@@ -121,6 +121,16 @@ def node_not_ready() -> Edit:
     return edit
 
 
+def evicted() -> Edit:
+    """What Kueue writes before it deletes the pods of a group that it has evicted."""
+
+    def edit(pod: Manifest) -> None:
+        message = "Preempted to accommodate a workload"
+        _condition(pod, "TerminationTarget", "True", "WorkloadEvicted", message)
+
+    return edit
+
+
 def both(*edits: Edit) -> Edit:
     """One edit after the other, seen as one change."""
 

@@ -19,6 +19,10 @@ const REASONS = {
 
 export const fetchRun = () => get(`data/${dag}/${run}`);
 
+/** Suspend a training of the run, or resume it. */
+export const suspend = (task, suspended) =>
+  get(`data/${dag}/${run}`, { method: "POST", body: new URLSearchParams({ task, suspended }) });
+
 /** Whether a run may still change: Airflow runs it, or replicas report that they train. */
 export const isActive = ({ active, trainings }) =>
   active || trainings.some(({ running }) => running);
@@ -28,18 +32,19 @@ export const addressOfFile = (href) => new URL(href, ROOT).href;
 
 export const names = { dag: decodeURIComponent(dag), run: decodeURIComponent(run) };
 
-/** Fetch JSON; the message of the error says why it failed. */
-async function get(path) {
+/** Fetch JSON, or send a change; the message of the error says why it failed. */
+async function get(path, change = {}) {
   const signal = AbortSignal.timeout(TIMEOUT_SECONDS * 1000);
   let answer;
   try {
-    answer = await fetch(new URL(path, ROOT), { signal, headers: { accept: "application/json" } });
+    answer = await fetch(new URL(path, ROOT), { signal, headers: { accept: "application/json" }, ...change });
   } catch (error) {
     const slow = error.name === "TimeoutError";
     throw new Error(slow ? `no answer within ${TIMEOUT_SECONDS} s` : "Airflow cannot be reached");
   }
   if (!answer.ok)
     throw new Error(REASONS[answer.status] ?? `Airflow answered with ${answer.status}`);
+  if (answer.status === 204) return null;
   try {
     return await answer.json();
   } catch {
@@ -49,7 +54,7 @@ async function get(path) {
 
 /** Call `show` with the data of the run, again and again: soon while something runs, later if not, and
     with growing delays, and `fail`, after errors, those of `show` too. Nothing is fetched while the page is
-    hidden. */
+    hidden. Returns a function that fetches at once. */
 export function follow(show, fail) {
   let errors = 0;
   let timer = null;
@@ -78,4 +83,5 @@ export function follow(show, fail) {
   }
   document.addEventListener("visibilitychange", () => next(0));
   poll();
+  return poll;
 }

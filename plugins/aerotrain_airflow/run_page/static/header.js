@@ -1,15 +1,18 @@
 // The top of the page: the outcome in one line, the run, how fresh the data is, and which trainings there are.
 
-import { addressOfFile, names } from "./data.js";
+import { addressOfFile, names, suspend } from "./data.js";
 import { byId, each, make, setText } from "./elements.js";
 import { outcomeOf } from "./outcome.js";
 import { stateOf } from "./progress.js";
+import { startOf } from "./series.js";
 import { clock, timeZone } from "./words.js";
 
 export class Header {
-  /** `choose` is called with the task of the training that the user wants to see. */
-  constructor(choose) {
+  /** `choose` is called with the task of the training that the user wants to see, and `changed` after a
+      change of its size. */
+  constructor(choose, changed) {
     this.choose = choose;
+    byId("suspend").onclick = ({ target }) => this.suspend(target).then(changed, (error) => this.fail(error.message));
     byId("title").replaceChildren(make("bdi", { text: names.dag }), ", run ", make("bdi", { text: names.run }));
     document.title = `${names.dag}: ${names.run}`;
     if (window.parent !== window)
@@ -26,8 +29,12 @@ export class Header {
     byId("card").hidden = outcome.card === null;
     if (outcome.card !== null) byId("card").href = addressOfFile(outcome.card);
     this.setStatus(`, as of ${clock(now)}`, false);
-    const ended = chosen && !chosen.running; // of one that runs, the first line has it
+    const ended = chosen && !chosen.running && !chosen.suspended; // of others, the first line has it
     setText(byId("progress"), ended ? `${chosen.task} ${stateOf(chosen, now)}` : "");
+    this.chosen = chosen;
+    byId("size").hidden = !(data.active && data.may_change && chosen && !chosen.ended && startOf(chosen) !== null);
+    byId("suspend").disabled = false;
+    setText(byId("suspend"), chosen?.to_suspend ? "Resume" : "Suspend");
     byId("trainings").hidden = trainings.length < 2;
     each(byId("trainings"), trainings, () => this.training(), (label, training) => {
       const [radio, name, text] = label.children;
@@ -48,6 +55,11 @@ export class Header {
   setStatus(text, failed) {
     setText(byId("status"), text);
     byId("status").classList.toggle("failed", failed);
+  }
+
+  async suspend(button) {
+    button.disabled = true; // until the next data
+    await suspend(this.chosen.task, !this.chosen.to_suspend);
   }
 
   training() {

@@ -7,6 +7,8 @@ import { clock, count, duration } from "./words.js";
 /** The dashes of the vertical line of each kind. Checkpoints are short, as there may be hundreds. */
 const DASHES = {
   restart: [5, 3],
+  resize: [9, 3],
+  straggler: [2, 2],
   preemption: [1, 3],
   failure: [],
   end: [9, 3],

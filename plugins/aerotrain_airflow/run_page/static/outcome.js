@@ -30,7 +30,7 @@ function measured({ metric, value, interval, compared }) {
 
 function withoutEvaluation(training, { active, now }) {
   if (!training) return active ? "No task has begun a training so far" : "This run has no training";
-  if (training.running) return `Not evaluated so far: ${stateOf(training, now)}`;
+  if (training.running || training.suspended) return `Not evaluated so far: ${stateOf(training, now)}`;
   if (active && training.failure) return `The last attempt has failed: ${training.failure}`;
   return active ? "Not evaluated so far" : "Not evaluated: no task of this run has measured this model";
 }

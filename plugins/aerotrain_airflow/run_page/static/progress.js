@@ -8,7 +8,9 @@ export function stateOf(training, now) {
   const { reused_from: earlier } = training;
   if (earlier) return `not trained: the inputs are those of the run ${earlier}, whose result this is`;
   if (startOf(training) === null) return training.running ? "training starts" : "not started";
-  const parts = training.running ? partsOfRunning(training, now) : partsOfEnded(training);
+  const { running, suspended, to_suspend: wanted } = training;
+  const parts = running ? partsOfRunning(training, now) : suspended ? [`suspended ${at(training)}`] : partsOfEnded(training);
+  if (!training.ended && wanted !== suspended) parts.unshift(wanted ? "being suspended" : "being resumed");
   const restarts = restartsOf(training);
   return (restarts ? [...parts, counted(restarts, "restart")] : parts).join(", ");
 }
@@ -22,9 +24,10 @@ function partsOfRunning(training, now) {
 
 function partsOfEnded(training) {
   const end = endOf(training);
-  const at = lastStep(training) ? `at ${progressOf(training)}` : "before its first step";
-  return [`ended ${moment(end)} ${at}`, `after ${duration(end - startOf(training))}`];
+  return [`ended ${moment(end)} ${at(training)}`, `after ${duration(end - startOf(training))}`];
 }
+
+const at = (training) => (lastStep(training) ? `at ${progressOf(training)}` : "before its first step");
 
 function progressOf(training) {
   const { steps } = training;

@@ -17,7 +17,7 @@ const timeline = new Timeline();
 const goodput = new GoodputOfRun();
 const replicas = new Replicas();
 const stepTimes = new StepTimes();
-const header = new Header(choose);
+const header = new Header(choose, () => poll());
 
 const curvesChanged = changes();
 
@@ -37,7 +37,7 @@ function show(received) {
   timeline.show(training, data.now);
   goodput.show(training.goodput);
   replicas.show(training.replicas, data.now);
-  stepTimes.show(training.step_times, training.slowest);
+  stepTimes.show(training.step_times, training.stragglers);
 }
 
 /** The training that the user wants to see: that of the address, or the first. */
@@ -74,4 +74,4 @@ function choose(chosenTask) {
 openLinksInTabs();
 fitToScreen();
 followTheme(() => curves.redraw());
-follow(show, (message) => header.fail(message));
+const poll = follow(show, (message) => header.fail(message));

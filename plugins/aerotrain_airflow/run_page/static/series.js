@@ -54,8 +54,9 @@ const columnsOf = ({ x, values, extremes }) =>
 
 const drawable = (value) => (value === undefined || Math.abs(value) > LARGEST ? null : value);
 
-/** The last step that counts. */
-export const lastStep = (training) => training.curves.step.at(-1) ?? 0;
+/** The last step that counts: that of the curves, or of a checkpoint when all were preempted. */
+export const lastStep = ({ curves, marks }) =>
+  Math.max(curves.step.at(-1) ?? 0, ...marks.map(({ kind, step }) => (kind === "preemption" ? step : 0)));
 
 /** Seconds until the planned end, at the pace since the last restart; null if unknown. */
 export function timeLeft(training) {

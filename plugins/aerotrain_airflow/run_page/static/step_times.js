@@ -1,4 +1,4 @@
-// The time of a step on each replica, by what it was spent on, and the slowest replica.
+// The time of a step on each replica, by what it was spent on, and which replicas are slow.
 
 import { byId, each, make, makeRow, makeTable, setText } from "./elements.js";
 import { number, percent } from "./words.js";
@@ -14,16 +14,16 @@ export class StepTimes {
   }
 
   /** Show the times of the last steps: [{replica, seconds, input, communication}]. */
-  show(times, slowest) {
+  show(times, stragglers) {
     byId("step-times").hidden = times.length === 0;
-    setText(this.sentence, slowest ? sentenceOf(slowest) : "");
+    setText(this.sentence, stragglers.length ? sentenceOf(stragglers[0]) : "");
     const longest = times.reduce((most, { seconds }) => Math.max(most, seconds), 0) || 1;
     each(this.body, times, newRow, (row, time) => {
       const parts = partsOf(time);
       const [name, cell, ...cells] = row.children;
       const [bar] = cell.children;
       setText(name.firstElementChild, time.replica);
-      row.classList.toggle("warn", time.replica === slowest?.replica);
+      row.classList.toggle("warn", stragglers.some(({ replica }) => replica === time.replica));
       bar.style.width = `${(time.seconds / longest) * 100}%`;
       PARTS.forEach((part, index) => {
         bar.children[index].style.flexGrow = (parts[part] ?? 0) / time.seconds;
@@ -45,8 +45,8 @@ const textOf = (seconds, whole) =>
   seconds === null ? "–" : `${milliseconds(seconds)} (${percent(seconds / whole)})`;
 
 const sentenceOf = ({ replica, seconds, times }) =>
-  `${replica} is the slowest: without communication, its steps take ${milliseconds(seconds)}, ` +
-  `${number(Number(times.toPrecision(2)))} times the median of the others.`;
+  `${replica} is slow: its own part of a step takes ${milliseconds(seconds)}, ` +
+  `${number(Number(times.toPrecision(2)))} times the median of all.`;
 
 function newRow() {
   const parts = PARTS.map((part) => make("i", { class: part }));

@@ -36,7 +36,7 @@ class TrainState:
     epoch: int
     epoch_step: int
     #: The time of the last execution.
-    spent: Spent | None = None
+    spent: tuple[Spent, ...] = ()
     #: The metric state of the epoch so far, None between two epochs.
     sums: MetricValues | None = None
     #: The metrics of the last finished epoch, by name.

@@ -43,23 +43,10 @@ class StepTimes(Hook):
             self._is_ready = True
             self._status.ready()
             self._note(EventType.READY, step=state.step)
-        spent = state.spent
-        if spent is None:
-            return
-        name = self._own if spent.worker is None else ReplicaName(Role.WORKER, spent.worker)
-        self._spent[name].append(spent)
+        for spent in state.spent:
+            name = self._own if spent.worker is None else ReplicaName(Role.WORKER, spent.worker)
+            self._spent[name].append(spent)
         self._status.step_times = {str(each): mean(found) for each, found in self._spent.items()}
-
-    def whole(self) -> dict[str, StepTime]:
-        """The time of a step of each replica whose last executions are all known."""
-        return {
-            str(name): mean(each) for name, each in self._spent.items() if len(each) == each.maxlen
-        }
-
-    def forget(self, name: str) -> None:
-        """Forget the times of a replica: another process takes its place."""
-        for each in [each for each in self._spent if str(each) == name]:
-            del self._spent[each]
 
     def shares(self) -> dict[str, float]:
         """The shares of the time in which steps waited for input, and communicated if known."""

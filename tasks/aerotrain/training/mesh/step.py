@@ -127,7 +127,7 @@ class MeshStepRunner(StepRunner):
             self._counter.assign(before + len(batches))
             done += len(batches)
             preempted = self._mesh.any_preempted(is_preempted())
-            spent = Spent(len(batches), time.monotonic() - begun, waiting)
+            spent = (Spent(len(batches), time.monotonic() - begun, waiting),)
             yield StepsRun(done, [host(each) for each in sums], preempted, spent)
             begun = time.monotonic()
 
