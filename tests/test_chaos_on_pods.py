@@ -85,7 +85,8 @@ def until_trained(training: Training, epochs: int = 2) -> None:
 def test_a_training_takes_the_room_of_a_quota_leaves_nodes_and_is_suspended(
     pods: Pods, trainings: elastic.Trainings, kind: elastic.Kind
 ) -> None:
-    kind = replace(kind, epochs=3 * kind.epochs)
+    paused = {**kind.arguments, "hparams": {"pause": 2.0}}
+    kind = replace(kind, epochs=18, arguments=paused)
     others = 2 if kind.strategy == SERVED else 1  # pods that are no workers
 
     def workers() -> dict[str, str]:

@@ -229,6 +229,10 @@ class Controller:
         by_room = None if failed.events else resizing.by_room(failed.left_out)
         if by_room is not None:
             return by_room
+        # While others end, a worker that never had room would take theirs.
+        late = {
+            name: each for name, each in late.items() if not (failed.events and size.rank(name))
+        }
         if late or size.to_end(look.seen):
             action = Restart.of(late, size.to_end(look.seen), "resized")
             return Decision(action=action, events=failed.new)
