@@ -39,6 +39,7 @@ from aerotrain.training.input.shuffle_windows import (
     next_of,
     numbers_of,
     send_lease,
+    skip,
 )
 
 
@@ -292,6 +293,8 @@ class Reader:
             made = in_microbatches(batches, SCHEMA, lambda features: features["key"], cut)
         self._batches = iter(untuned(made))
         self._next = tf.function(lambda number: next_of(self._batches, number), autograph=False)
+        self._skip = tf.function(lambda count: skip(self._batches, count), autograph=False)
+        self._unread: dict[int, int] = {}
         self._send = tf.function(
             lambda rows: send_lease(queue, rows),
             input_signature=[tf.TensorSpec([None, PART], tf.int64)],
@@ -300,9 +303,13 @@ class Reader:
 
     def send(self, lease: Lease) -> None:
         self._send(tf.constant(lease.rows(), tf.int64))
+        self._unread[lease.number] = lease.batches
 
     def read(self, lease: Lease, count: int) -> list[list[int]]:
-        """The next ``count`` batches of a lease that was sent."""
+        """The next ``count`` batches of a lease that was sent, after those before it."""
+        before = [number for number in self._unread if number < lease.number]
+        self._skip(tf.constant(sum(self._unread.pop(number) for number in before)))
+        self._unread[lease.number] -= count
         batches = [self._next(tf.constant(lease.number, tf.int64)) for _ in range(count)]
         if self._pieces == 1:
             return [batch.numpy().tolist() for batch in batches]
@@ -316,7 +323,7 @@ class Reader:
         return {file.name for file in self.shards.glob("shard-*") if not file.suffix}
 
     def stop(self) -> None:
-        del self._batches, self._next
+        del self._batches, self._next, self._skip
         self._cache.stop()
 
 

@@ -1,7 +1,7 @@
 """Steps of parameter servers with asynchronous updates: each worker trains on its own batches."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -11,16 +11,15 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import counted
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain.training.coordinator import Coordinator, ServedDistribution
+from aerotrain.training.coordinator import Coordinator, LeasingStepRunner, ServedDistribution
 from aerotrain.training.departure import ask_to_leave, is_leaving, release
 from aerotrain.training.input.leases import Lease
-from aerotrain.training.input.shuffle_windows import PART, next_of, send_lease
+from aerotrain.training.input.shuffle_windows import PART, next_of, send_lease, skip
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.step_runner import (
     ExecutionSize,
     Spent,
     Step,
-    StepRunner,
     StepsRun,
     here,
     looped,
@@ -35,8 +34,8 @@ from aerotrain.training.steps.step import StepResult, read_after
 UNROLLED = 5
 FEW_WEIGHTS = 40
 
-#: What is sent to a worker for an execution: the rows of leases, and the number of the lease that
-#: it runs, of the batches of that, and of the worker.
+#: What is sent to a worker for an execution: the rows of leases, how many batches of earlier ones
+#: it leaves out, the number of the lease that it runs, and how many batches that has.
 _LEASES = (tf.TensorSpec([None, PART], tf.int64), *[tf.TensorSpec([], tf.int64)] * 3)
 
 
@@ -49,11 +48,11 @@ class _Result:
     spent: Spent | None = None
 
 
-class AsynchronousStepRunner(StepRunner):
+class AsynchronousStepRunner(LeasingStepRunner):
     """Leases batches to workers, in executions that are as long as the arguments say.
 
-    Where they adapt, each worker's speed decides. ``start`` is the number of steps done, to which
-    ``counter`` adds those in flight.
+    Where they adapt, each worker's speed decides. ``counter`` adds the steps in flight to those
+    that are done.
     """
 
     def __init__(
@@ -64,21 +63,23 @@ class AsynchronousStepRunner(StepRunner):
         pipeline: InputPipeline,
         start: int,
     ) -> None:
+        super().__init__(pipeline, start)
         workers = len(distribution.cluster[Role.WORKER])
         self._zero = step.metrics.zero
         self._counter, self._done = counter, start
-        self._pipeline, self._book = pipeline, pipeline.book(start, None)
         self._left = 0  # steps that workers may take now
         self._results: deque[_Result] = deque()
         self._holds = False
         self._sizes = [ExecutionSize.of(pipeline.arguments) for _ in range(workers)]
-        #: Steps that each worker has begun: what the ps know, and what is known here.
+        #: Steps that each worker has begun: what the ps know, and what is known here. A variable
+        #: for each worker, as an index into a common one would be sent to the ps in each step.
         with tf.device(counter.device):
-            self._progress = tf.Variable(np.zeros(workers, np.int64), trainable=False)
+            self._progress = [tf.Variable(np.int64(0), trainable=False) for _ in range(workers)]
         self._begun = [0] * workers
         self._replaced: set[int] = set()
-        #: The number of the last lease that was sent to each worker.
-        self._sent = [-1] * workers
+        #: The number of the last lease that was sent to each worker, and how many batches of such
+        #: leases it has not run and will not.
+        self._sent, self._stale = [-1] * workers, [0] * workers
         self._begin = [here(each) for each in self._zero]
         # Of its own, because workers still have the queue of an earlier chief.
         queue = uuid4().hex
@@ -91,9 +92,10 @@ class AsynchronousStepRunner(StepRunner):
             distribution.strategy,
             step,
             UNROLLED if len(weights) <= FEW_WEIGHTS else 1,
-            self._progress,
             queue,
-        ).get_concrete_function(self._make.structured_outputs, *_LEASES, self._begin)
+        ).get_concrete_function(
+            self._make.structured_outputs, self._progress[0], *_LEASES, self._begin
+        )
         self._coordinator = Coordinator(distribution, self, self._prepare, self._run)
 
     def run(
@@ -108,9 +110,6 @@ class AsynchronousStepRunner(StepRunner):
                 sums = [sum_ + more for sum_, more in zip(sums, ran.sums, strict=True)]
             if ran.steps or self._holds:
                 yield StepsRun(done, sums, is_preempted(), ran.spent)
-
-    def is_alone(self) -> bool:
-        return not self._coordinator.workers
 
     def comes_to_rest(self) -> bool:
         with self._coordinator.changed:
@@ -128,16 +127,6 @@ class AsynchronousStepRunner(StepRunner):
     def replace(self, worker: int) -> None:
         """Let another process take the place of a worker."""
         self._replaced.add(worker)
-
-    def close(self) -> None:
-        self._coordinator.close()
-
-    def position(self) -> dict[str, Any]:
-        return self._book.to_dict()
-
-    def restore(self, position: Mapping[str, Any]) -> None:
-        if position:
-            self._book = self._pipeline.book(self._done, position)
 
     def take(self, worker: int) -> Lease | None:
         if not self._left:
@@ -166,7 +155,7 @@ class AsynchronousStepRunner(StepRunner):
     def give_back(self, worker: int, pieces: Sequence[Lease], *, is_lost: bool) -> None:
         done = 0
         if is_lost:
-            begun = int(self._progress.numpy()[worker])
+            begun = int(self._progress[worker].numpy())
             # Of the last one, it is unknown how much of its update has reached the ps.
             done = max(0, begun - self._begun[worker] - 1)
             self._begun[worker] = begun
@@ -177,6 +166,8 @@ class AsynchronousStepRunner(StepRunner):
                 flush=True,
             )
         for piece in pieces:
+            if piece.number <= self._sent[worker]:
+                self._stale[worker] += piece.batches
             self._return(piece, done)
             done = 0
         if is_lost:
@@ -200,18 +191,20 @@ class AsynchronousStepRunner(StepRunner):
             self._counter.assign(self._done)
 
     def _prepare(self, worker: int) -> Any:
-        self._sent[worker] = -1
+        self._sent[worker], self._stale[worker] = -1, 0
         return self._make()
 
     def _run(self, worker: int, batches: Any, own: Lease, following: Lease | None) -> Any:
         sent = [each for each in (own, following) if each and each.number > self._sent[worker]]
         self._sent[worker] = max(each.number for each in (*sent, own))
         rows = np.array([row for each in sent for row in each.rows()], np.int64).reshape(-1, PART)
-        numbers = (here(np.int64(each)) for each in (own.number, own.batches, worker))
+        numbers = [here(np.int64(each)) for each in (self._stale[worker], own.number, own.batches)]
+        self._stale[worker] = 0
         if worker in self._replaced:
             self._replaced.remove(worker)
             ask_to_leave()
-        returned = self._execute(batches, here(rows), *numbers, self._begin)
+        progress = self._progress[worker]
+        returned = self._execute(batches, progress, here(rows), *numbers, self._begin)
         *result, leaves = tf.nest.map_structure(lambda each: each.numpy(), returned)
         if leaves:
             release()
@@ -219,11 +212,7 @@ class AsynchronousStepRunner(StepRunner):
 
 
 def _leased_execution(
-    strategy: tf.distribute.Strategy,
-    step: Step,
-    unrolled: int,
-    progress: tf.Variable,
-    queue: str,
+    strategy: tf.distribute.Strategy, step: Step, unrolled: int, queue: str
 ) -> Any:
     """The same of one lease on a worker, after it was sent leases by ``queue``.
 
@@ -234,19 +223,20 @@ def _leased_execution(
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def execute(
         batches: Any,
+        progress: tf.Variable,
         sent: tf.Tensor,
+        stale: tf.Tensor,
         number: tf.Tensor,
         steps: tf.Tensor,
-        worker: tf.Tensor,
         sums: MetricValues,
     ) -> Any:
         def counted_step(sums: MetricValues, batch: Any) -> StepResult:
-            tf.raw_ops.ResourceScatterAdd(
-                resource=progress.handle, indices=worker, updates=tf.ones([], tf.int64)
-            )
+            with tf.device(progress.device):
+                progress.assign_add(1)
             return step(sums, batch)
 
         send_lease(queue, sent)
+        skip(batches, stale)
         # Traced once, and not for each time that it is unrolled.
         traced = counted_step if unrolled == 1 else tf.function(counted_step, autograph=False)
         sums, times, done = looped(

@@ -10,7 +10,7 @@ that comes back while another one is away.
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -19,7 +19,9 @@ from aerotrain.contract.environment import Cluster
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.training.background.services import answers, has_ended, wait_for_answer
 from aerotrain.training.context import StrategyDistribution
+from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals import tensorflow2
+from aerotrain.training.step_runner import StepRunner
 
 #: Seconds between two questions whether a server is there.
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -264,6 +266,32 @@ class Coordinator:
             self._error = self._error or error
             self._held[:] = [[] for _ in self._held]
             self.changed.notify_all()
+
+
+class LeasingStepRunner(StepRunner):
+    """Runs steps on the workers of a ``Coordinator``, which it creates, by leases of batches.
+
+    ``start`` is the number of steps done.
+    """
+
+    _coordinator: Coordinator
+
+    def __init__(self, pipeline: InputPipeline, start: int) -> None:
+        self._pipeline, self._start = pipeline, start
+        self._book = pipeline.book(start, None)
+
+    def is_alone(self) -> bool:
+        return not self._coordinator.workers
+
+    def position(self) -> dict[str, Any]:
+        return self._book.to_dict()
+
+    def restore(self, position: Mapping[str, Any]) -> None:
+        if position:
+            self._book = self._pipeline.book(self._start, position)
+
+    def close(self) -> None:
+        self._coordinator.close()
 
 
 def _name(worker: int) -> str:

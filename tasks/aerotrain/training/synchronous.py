@@ -8,7 +8,7 @@ Revisiting Distributed Synchronous SGD, https://arxiv.org/abs/1604.00981
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import Any
@@ -18,12 +18,12 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.replicas import ReplicaName, Role
-from aerotrain.training.coordinator import Coordinator, ServedDistribution
+from aerotrain.training.coordinator import Coordinator, LeasingStepRunner, ServedDistribution
 from aerotrain.training.departure import is_leaving, release
 from aerotrain.training.input.leases import Lease
 from aerotrain.training.input.shuffle_windows import PART, next_of, send_lease
 from aerotrain.training.input_pipeline import InputPipeline
-from aerotrain.training.step_runner import ExecutionSize, Spent, StepRunner, StepsRun, here, never
+from aerotrain.training.step_runner import ExecutionSize, Spent, StepsRun, here, never
 from aerotrain.training.steps.parts import PartStep
 from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.state import MetricValues
@@ -47,7 +47,7 @@ class _Part:
     totals: Sequence[Any] | None
 
 
-class SynchronousStepRunner(StepRunner):
+class SynchronousStepRunner(LeasingStepRunner):
     """Runs steps in ``parts`` parts, after ``start`` steps."""
 
     def __init__(
@@ -58,9 +58,9 @@ class SynchronousStepRunner(StepRunner):
         parts: int,
         start: int,
     ) -> None:
+        super().__init__(pipeline, start)
         workers = len(distribution.cluster[Role.WORKER])
-        self._parts, self._pipeline = parts, pipeline
-        self._book, self._start = pipeline.book(start, None), start
+        self._parts = parts
         self._size = ExecutionSize.of(pipeline.arguments)
         self._zero = step.metrics.zero
         self._begin = [here(each) for each in self._zero]
@@ -238,19 +238,6 @@ class SynchronousStepRunner(StepRunner):
         """Whether a part is of the present step, and was not done yet."""
         is_present = piece.step == self._number and piece.totals is self._totals
         return is_present and piece.part not in self._results
-
-    def is_alone(self) -> bool:
-        return not self._coordinator.workers
-
-    def close(self) -> None:
-        self._coordinator.close()
-
-    def position(self) -> dict[str, Any]:
-        return self._book.to_dict()
-
-    def restore(self, position: Mapping[str, Any]) -> None:
-        if position:
-            self._book = self._pipeline.book(self._start, position)
 
     def _run(self, worker: int, batches: Any, piece: _Part, _: Any) -> Any:
         rows = np.array(piece.lease.rows(), np.int64)

@@ -14,6 +14,9 @@ from typing import Any
 
 from aerotrain.training.input.order import Order, number_of
 
+#: The last leases of an epoch have at least this part of the batches that were asked for.
+_SMALLEST = 8
+
 
 @dataclass(frozen=True)
 class Part:
@@ -106,7 +109,8 @@ class LeaseBook:
     def take(self, worker: int, most: int) -> Lease | None:
         """A lease of up to ``most`` batches, or None if all that are left are leased.
 
-        Towards the end of an epoch, leases get smaller, so that no worker waits long for another.
+        Towards the end of an epoch, leases get smaller, so that no worker waits long for another,
+        but not so small that their fixed cost would show.
         """
         self._following.setdefault(worker, -1)
         if not self._free:
@@ -114,7 +118,7 @@ class LeaseBook:
         at, begin = self._chosen(worker)
         chosen = self._free[at]
         left = sum(map(len, self._free))
-        size = min(most, max(1, left // (2 * len(self._following))))
+        size = min(most, max(1, most // _SMALLEST, left // (2 * len(self._following))))
         end = min(begin + size, chosen.stop)
         others = (range(chosen.start, begin), range(end, chosen.stop))
         self._free[at : at + 1] = [each for each in others if each]

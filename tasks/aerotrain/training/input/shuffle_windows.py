@@ -204,14 +204,24 @@ def _queue(name: str) -> tf.Tensor:
     return tf.raw_ops.FIFOQueueV2(component_types=[tf.int64], shapes=[], shared_name=name)
 
 
+def skip(batches: Iterator[Any], count: tf.Tensor) -> None:
+    """Leave out ``count`` batches, of leases that were sent, and are run by others now."""
+
+    def body(done: tf.Tensor) -> list[tf.Tensor]:
+        next(batches)
+        return [done + 1]
+
+    tf.while_loop(lambda done: done < count, body, [tf.zeros_like(count)])
+
+
 def next_of(batches: Iterator[Any], lease: tf.Tensor) -> Any:
-    """The next batch of that lease, after those of earlier leases that were not finished."""
-    return tf.while_loop(
-        lambda number, _: number != lease,
-        lambda *_: next(batches),
-        next(batches),
-        parallel_iterations=1,
-    )[1]
+    """The next batch, which is of that lease."""
+    number, batch = next(batches)
+    wrong = "a batch of another lease came from the input pipeline; this is a bug of aerotrain"
+    # Without the condition by which ``tf.debugging.Assert`` would avoid to format the numbers.
+    checked = tf.raw_ops.Assert(condition=number == lease, data=[wrong, number, lease])
+    with tf.control_dependencies([checked]):
+        return tf.nest.map_structure(tf.identity, batch)
 
 
 def _window(root: str, width: int | None, number: tf.Tensor) -> tuple[tf.Tensor, ...]:
