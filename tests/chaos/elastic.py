@@ -21,7 +21,7 @@ from benchmarks.fault_injection import Training, left_behind, replica_pid
 from benchmarks.models.keyed import KEYS
 from benchmarks.workloads import MODELS
 
-from aerotrain.contract.event_log import Event, EventType
+from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.layout import JOB, MODEL
 from aerotrain.contract.replicas import ReplicaSpec, Role
@@ -32,14 +32,10 @@ from aerotrain.standalone import prepare
 from aerotrain.store import open_store
 from aerotrain.supervisor.processes import send
 from aerotrain.user_code import publish_code
+from chaos.faults import GANG, SERVED
 
 #: The numbers of workers that a training may have.
 SIZES = (2, 3, 4)
-
-#: For how many seconds a worker is slow.
-_SLOW = 4.0
-
-_SERVED, _PEERS = "parameter_server", "multi_worker_mirrored"
 
 #: What the model says at the end of an epoch, in the chief.
 _COUNTED = re.compile(r"\[chief\] counted: epoch (\d+), (\d+) lost, (\d+) twice")
@@ -61,9 +57,9 @@ class Kind:
 
 
 KINDS = (
-    Kind("asynchronous", _SERVED, BATCH, 18, {"steps_per_execution": 20}, exact=False),
-    Kind("synchronous", _SERVED, 60, 8, {"update": "synchronous"}),
-    Kind("mirrored", _PEERS, 60, 20, {}),
+    Kind("asynchronous", SERVED, BATCH, 18, {"steps_per_execution": 20}, exact=False),
+    Kind("synchronous", SERVED, 60, 8, {"update": "synchronous"}),
+    Kind("mirrored", GANG, 60, 20, {}),
 )
 
 
@@ -99,7 +95,7 @@ def plan(kind: Kind, seed: int) -> list[Act]:
             size = sizes.pop(0)
             what = str(size)
         elif verb == "kill the rarely killed":
-            verb, what = "kill", chance.choice(["chief", "ps-0"][: 1 + (kind.strategy == _SERVED)])
+            verb, what = "kill", chance.choice(["chief", "ps-0"][: 1 + (kind.strategy == SERVED)])
         acts.append(Act(epoch, chance.uniform(0.0, 1.0), verb, what))
     return acts
 
@@ -115,7 +111,7 @@ class Trainings:
 
     def started(self, kind: Kind, name: str, workers: int, **spot: bool) -> Training:
         """A training that begins with so many workers, with ``spot`` as for their replicas."""
-        ps = [ReplicaSpec(role=Role.PS)] if kind.strategy == _SERVED else []
+        ps = [ReplicaSpec(role=Role.PS)] if kind.strategy == SERVED else []
         asked = ReplicaSpec(role=Role.WORKER, count=SIZES[-1], least=SIZES[0], **spot)
         arguments = {"data": self._data, "epochs": kind.epochs, "batch_size": kind.batch}
         job = Job(
@@ -144,14 +140,14 @@ class Trainings:
                 found = what_is_wrong(kind, training, acts)
             except (RuntimeError, TimeoutError) as error:  # what was waited for did not happen
                 found = [f"it hangs: {str(error).partition(chr(10))[0]}"]
-            events, counted, tail = training.events(), counts(training), training.tail()
+            restarts = training.events_since(EventType.RESTART, 0.0)
+            counted, tail = counts(training), training.tail()
         wrong = "; ".join([*found, *left_behind(training)])
         row = {
             "seed": seed,
             "kind": kind.name,
             "what happens": ", ".join(map(str, [begin, *acts])),
-            "sizes": " ".join(map(str, sizes(events))),
-            "restarts": sum(each.event is EventType.RESTART for each in events),
+            "restarts": len(restarts),
             "seconds": round(time.monotonic() - begun),
             "lost": max((lost for _, lost, _ in counted), default=None),
             "twice": max((twice for _, _, twice in counted), default=None),
@@ -175,7 +171,7 @@ def _carry_out(act: Act, training: Training) -> None:
     pid = replica_pid(training.handle, act.what)
     if act.verb == "slow":
         with slowed(pid):
-            time.sleep(_SLOW)
+            time.sleep(4.0)
     else:
         send([pid], signal.SIGKILL if act.verb == "kill" else signal.SIGTERM)
 
@@ -197,11 +193,7 @@ def what_is_wrong(kind: Kind, training: Training, acts: Sequence[Act] = ()) -> l
         if lost + twice > doubt
     ]
     asked = [int(each.what) for each in acts if each.verb == "scale to"]
-    if asked and (found := sizes(training.events())[-1:]) != asked[-1:]:
-        wrong.append(f"it has {found} workers")
+    sizes = [each.workers for each in training.events() if each.event is EventType.RESIZE]
+    if asked and sizes[-1:] != asked[-1:]:
+        wrong.append(f"its sizes were {sizes}")
     return wrong
-
-
-def sizes(events: Sequence[Event]) -> list[int]:
-    """The numbers of workers that were asked for, one after another."""
-    return [each.workers for each in events if each.event is EventType.RESIZE]
