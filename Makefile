@@ -3,7 +3,7 @@
 # Variables, as in `make run CONF='{"epochs": 3}'`:
 #   DAG       the pipeline that `run` runs                  CONF      its params, as JSON
 #   RUNS      the number of trainings of `chaos`            SEED      of its random faults
-#   LAUNCHER  of these trainings: process or kubernetes
+#   LAUNCHER  of these trainings: process or kubernetes     ELASTIC   1: workers come and go instead
 #   PORT      of the UI of `up`: 8080                       HOME_DIR  the folder of `run` and `up`
 #   WORKERS   the number of test processes: each takes 3 GiB; one more than cores, as tests wait
 # and of `images`:
@@ -17,6 +17,7 @@ CONF ?= {}
 RUNS ?= 30
 SEED ?= 1
 LAUNCHER ?= process
+ELASTIC ?=
 PORT ?=
 WORKERS ?= 3
 HOME_DIR ?= .local
@@ -86,7 +87,8 @@ test-cluster: $(READY) ## run the tests that need the Kubernetes that KUBECONFIG
 	$(BIN)/pytest -m cluster
 
 chaos: $(READY) ## inject faults into running trainings, RUNS times, and print the results
-	@PYTHONPATH=tests $(BIN)/python -m chaos --launcher $(LAUNCHER) --runs $(RUNS) --seed $(SEED)
+	@PYTHONPATH=tests $(BIN)/python -m chaos --launcher $(LAUNCHER) --runs $(RUNS) --seed $(SEED) \
+		$(if $(ELASTIC),--elastic)
 
 # Packages come from the index that pip uses here. Its address is a build secret, because it may
 # contain a password.

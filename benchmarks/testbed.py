@@ -19,7 +19,8 @@ def processes_in(sets: Path, python: str = sys.executable) -> Launcher[Any]:
     """A launcher of local processes whose replica groups are in that folder."""
     roots = [str(ROOT / "tasks"), str(ROOT / "plugins")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
-    return Launcher(ProcessBackend(sets, environment, "benchmarks", python, warm=True))
+    backend = ProcessBackend(sets, environment, "benchmarks", python, warm=True)
+    return Launcher(backend, open_store=open_store)
 
 
 class Testbed:

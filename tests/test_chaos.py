@@ -5,6 +5,7 @@ from benchmarks.fault_injection import Outcome
 
 from aerotrain.contract.status import State
 from aerotrain.training.checkpoints.retention import Name
+from chaos import elastic
 from chaos.__main__ import row_of_none
 from chaos.faults import FAULTS, DagFault, Fault
 from chaos.hosts import unlike
@@ -32,6 +33,22 @@ def test_the_same_seed_gives_the_same_schedule_with_every_fault() -> None:
     assert schedule(runs, 7, FAULTS) == schedule(runs, 7, FAULTS)
     assert schedule(runs, 7, FAULTS) != schedule(runs, 8, FAULTS)
     assert {trial.fault for trial in schedule(runs, 7, FAULTS)} == set(FAULTS)
+
+
+@pytest.mark.parametrize("kind", elastic.KINDS, ids=lambda kind: kind.name)
+def test_by_the_plan_of_each_seed_a_group_grows_and_shrinks_among_faults(
+    kind: elastic.Kind,
+) -> None:
+    for seed in range(50):
+        acts = elastic.plan(kind, seed)
+        assert acts == elastic.plan(kind, seed)
+        sizes = [int(each.what) for each in acts if each.what.isdecimal()]
+        assert sorted([sizes[1] > sizes[0], sizes[2] > sizes[1]]) == [False, True]
+        assert {*sizes} <= {*elastic.SIZES}
+        assert sorted(each.epoch for each in acts) == [each.epoch for each in acts]
+        assert acts[-1].epoch < kind.epochs
+        verbs = {each.verb for each in acts}
+        assert verbs == {"begin with", "scale to", "slow", "preempt", "kill"}
 
 
 @pytest.mark.parametrize(

@@ -364,6 +364,22 @@ def test_a_worker_outside_that_is_lost_restarts_no_other() -> None:
     assert said.endswith("restarting worker-2")
 
 
+def test_a_worker_that_never_had_room_leaves_that_of_replicas_that_restart_to_them() -> None:
+    """Otherwise it takes the place of the chief, which may be the last one to end."""
+    of = World(PEERS, "1..2", room=2)
+    worker = ReplicaName(Role.WORKER, 1)
+    start = Event(event=EventType.RESTART, at=of.now, replica=str(worker), restarts=1)
+    of.events.append(start)
+    of.seen[worker] = Observation(state=State.PENDING)  # it has no pod
+    assert of.controller.decide(of.events, GroupObservation(of.seen, of.now), of.now).action == (
+        Restart(counts={worker: 1}, because="")
+    )
+    of.lose("worker-0", Failure.PREEMPTED)
+    assert isinstance(of.act(), Wait)
+    of.now += 10
+    assert str(of.act()).endswith("restarting chief, worker-0, worker-1")
+
+
 def test_a_log_of_many_events_keeps_the_size() -> None:
     of = World(PEERS, "1..3", room=2)
     of.settle()

@@ -369,6 +369,23 @@ def test_a_group_is_suspended_and_resumed_and_another_follower_knows(
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("quickly")
+def test_a_quota_that_is_short_has_room_for_the_chief_of_a_resumed_group_first(
+    own: KubernetesDouble,
+) -> None:
+    group = ImaginedGroup(own, quota=3, **PEERS)
+    group.store.put(SIZE, WantedSize(suspended=True).to_json())
+    group.followed()
+    own.wait_for(lambda: not own.all("pods", group.namespace), "the end of all pods")
+    # As if the chief's request had come after those of three workers.
+    own.fail(403, verb="create", resource="pods", times=1, message="exceeded quota: few")
+    group.store.put(SIZE, WantedSize().to_json())
+    group.until_restarted(1, "chief")
+    group.become(statuses.exited(0))
+    assert group.end().state is State.SUCCEEDED
+
+
+@pytest.mark.process
 def test_a_trigger_gives_back_the_pods_of_an_ended_job_before_its_task_resumes(
     own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,9 +1,11 @@
 """Records with a key each, and a model that counts how often it was trained on each of them.
 
-Its loss is the sum of the weights of the batch's keys, so that a step of SGD takes 1 from each.
+Its loss is the sum of the weights of the batch's keys, so that a step of SGD takes 1 from each. The
+hyperparameter ``pause`` is for how many seconds it waits after each epoch.
 """
 
 import sys
+import time
 
 import numpy as np
 
@@ -50,5 +52,6 @@ def callbacks(hparams):
             [twice] = np.nonzero(counts > epoch + 1)
             print(f"counted: epoch {epoch + 1}, {len(lost)} lost, {len(twice)} twice")
             sys.stdout.flush()
+            time.sleep(hparams.get("pause", 0))
 
     return [Counts()]

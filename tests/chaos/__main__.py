@@ -10,6 +10,8 @@ progress is printed to stderr.
 
 ``--launcher kubernetes`` does the same to pods, on the cluster that KUBECONFIG names, with the
 image that AEROTRAIN_TEST_IMAGE names.
+
+``--elastic`` carries out RUNS seeds from SEED on of each kind of training in ``elastic.py``.
 """
 
 import argparse
@@ -20,11 +22,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 
 from benchmarks.fault_injection import Outcome
 from benchmarks.report import print_table
+from benchmarks.testbed import processes_in
 
+from chaos import elastic
 from chaos.faults import FAULTS
 from chaos.trials import Ground, Named, Scenes, schedule
 
@@ -52,6 +57,7 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="regular expression for STRATEGY: FAULT; only these"
     )
+    parser.add_argument("--elastic", action="store_true")
     asked = parser.parse_args()
     rows: list[dict[str, object]] = []
     # Replica groups outlive the process that started them; on SIGTERM, this ends them first.
@@ -59,6 +65,16 @@ def main() -> None:
     with ExitStack() as stack:
         # Runs last of all, also if SIGTERM ends the tool early.
         stack.callback(lambda: print_all(asked, rows))
+        if asked.elastic:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            launcher = processes_in(folder / "sets")
+            trainings = elastic.Trainings(folder, (folder / "store").as_uri(), launcher)
+            for seed, kind in product(range(asked.seed, asked.seed + asked.runs), elastic.KINDS):
+                if re.search(asked.only, kind.name):
+                    found, tail = trainings.judge(kind, seed)
+                    rows.append(found)
+                    print(found, tail, file=sys.stderr, flush=True)
+            sys.exit(any(each["wrong"] != "-" for each in rows))
         ground, every = ground_of(asked.launcher, stack)
         faults = [each for each in every if re.search(asked.only, f"{each.strategy}: {each.name}")]
         for number, trial in enumerate(schedule(asked.runs, asked.seed, faults), 1):
@@ -86,7 +102,8 @@ def ground_of(launcher: str, stack: ExitStack) -> tuple[Ground, Sequence[Named]]
 
 def print_all(asked: argparse.Namespace, rows: Sequence[dict[str, object]]) -> None:
     """Print the command, a summary, and the table."""
-    on = "" if asked.launcher == "process" else f" --launcher {asked.launcher}"
+    on = " --elastic" if asked.elastic else ""
+    on += "" if asked.launcher == "process" else f" --launcher {asked.launcher}"
     only = f" --only {asked.only!r}" if asked.only else ""
     print(
         f"    PYTHONPATH=tests python -m chaos --runs {asked.runs} --seed {asked.seed}{on}{only}\n"

@@ -19,6 +19,7 @@ from benchmarks.testbed import Testbed
 
 from aerotrain.contract.status import State
 from aerotrain.launch.launcher import Launcher
+from aerotrain.store import open_store
 from aerotrain_airflow.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.kubernetes.identity import JOB_LABEL, Handle
 from aerotrain_airflow.kubernetes.plan import PodSettings
@@ -147,7 +148,8 @@ def _namespace(
     core = person(kubeconfig)
     namespace = make_namespace(core, environment)
     settings = PodSettings(namespace=namespace, image=image, store_secret=SECRET)
-    launcher = Launcher(KubernetesBackend(settings, CONN_ID, "benchmarks"))
+    backend = KubernetesBackend(settings, CONN_ID, "benchmarks")
+    launcher = Launcher(backend, open_store=open_store)
     try:
         testbed = Testbed(folder, store=f"s3://{_BUCKET}/digits", launcher=launcher)
         yield Pods(core, namespace, testbed)

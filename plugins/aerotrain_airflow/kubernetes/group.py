@@ -163,9 +163,8 @@ class PodGroup:
         await self._logs.restart(restart.counts)
         if restart.counts:
             await restore_shared(self._cluster, self._handle, self.job)
-        absent = Size.of(self.job, self.events).absent()
-        known = self._restarts
-        for name, pod in await restart_pods(self._cluster, self._handle, restart, known, absent):
+        size, known = Size.of(self.job, self.events), self._restarts
+        for name, pod in await restart_pods(self._cluster, self._handle, restart, known, size):
             if self._observed.replicas[name].uid != uid_of(pod):  # else it is seen already
                 self._take(pod)
 

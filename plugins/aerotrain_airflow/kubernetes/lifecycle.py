@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, starmap
 from logging import getLogger
 from typing import Any
 
@@ -25,6 +25,7 @@ from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.launch.backend import ExistingGroup, GroupGoneError
 from aerotrain.launch.controller import Ended, Restart
 from aerotrain.launch.restart_policy import Observations, compacted, restart_counts
+from aerotrain.launch.size import Size
 from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, NoRoomError, together
 from aerotrain_airflow.kubernetes.identity import (
     DESCRIPTION,
@@ -374,61 +375,65 @@ class _Look:
 
 
 async def restart_pods(
-    cluster: Cluster,
-    handle: Handle,
-    restart: Restart,
-    known: Mapping[str, int],
-    absent: Iterable[ReplicaName] = (),
+    cluster: Cluster, handle: Handle, restart: Restart, known: Mapping[str, int], size: Size
 ) -> list[tuple[ReplicaName, Manifest]]:
     """Restart these replicas to these restart counts, even if another process has begun to.
 
-    The workers in ``absent`` take no part in their cluster. Those of ``restart.ends`` are ended,
-    and may save before; but not what another follower has started since the restarts that are
-    ``known`` to this one, by replica. Returns the new pods. Each former pod has ended before:
-    otherwise two would have its DNS name.
+    Those of ``restart.ends`` are ended, and may save before; but not what another follower has
+    started since the restarts that are ``known`` to this one, by replica. Returns the new pods.
+    Each former pod has ended before: otherwise two would have its DNS name. The better the group
+    of that ``size`` can do without a replica, the later it comes: a quota may be short.
 
     Raises:
         GroupGoneError: the group no longer exists.
-        NoRoomError: a quota has no room for one; the others are restarted.
+        NoRoomError: a quota has no room for one; others are restarted.
         TemporaryError: a pod of another group has the name, and remains.
     """
     look = _Look(cluster, handle, {*restart.counts, *restart.ends})
-    own = without_variable(absent)
+    ranks = {name: size.rank(name) for name in restart.counts}
+    done = {name: asyncio.Event() for name in ranks}
+    own = without_variable(size.absent())
     pods: list[tuple[ReplicaName, Manifest]] = []
-    short: list[NoRoomError] = []
+    short: dict[int, NoRoomError] = {}
 
-    async def restarted(name: ReplicaName) -> None:
+    async def restarted(name: ReplicaName, rank: int) -> None:
+        count, force = restart.counts[name], name in restart.force
+        owner, pod = await _ended(cluster, name, count, look, force=force)
+        for each in ranks:
+            if ranks[each] < rank:
+                await done[each].wait()
         try:
-            pods.append((name, await _restart_pod(cluster, name, restart, look, own)))
+            if pod is None and rank <= min(short, default=rank):
+                pod = await _create(cluster, _next_pod(owner, name, restart, own), owner)
         except NoRoomError as error:
-            short.append(error)
+            short[rank] = error
+        if pod is not None:
+            pods.append((name, pod))
+        done[name].set()
 
     async def ended(name: ReplicaName) -> None:
         await _ended(cluster, name, known.get(str(name), 0) + 1, look)
 
-    await together([*map(ended, restart.ends), *map(restarted, restart.counts)])
-    for error in short:
+    await together([*map(ended, restart.ends), *starmap(restarted, ranks.items())])
+    for error in short.values():
         raise error
     return pods
 
 
-async def _restart_pod(
-    cluster: Cluster, name: ReplicaName, restart: Restart, look: _Look, own: Mapping[str, str]
+def _next_pod(
+    owner: Manifest, name: ReplicaName, restart: Restart, own: Mapping[str, str]
 ) -> Manifest:
-    count = restart.counts[name]
-    owner, newer = await _ended(cluster, name, count, look, force=name in restart.force)
-    if newer is not None:
-        return newer
+    """The pod of a replica after ``restart``, with the variables ``own``."""
     pod = replica_pod(
         json.loads(owner["data"][TEMPLATES])[name.role.value],
         owner["metadata"]["name"],
         name,
-        restarts=count,
+        restarts=restart.counts[name],
         avoid=restart.avoid.get(name, ""),
         memory=restart.memory.get(name, 1.0),
     )
     pod["spec"]["containers"][0]["env"] += [{"name": n, "value": text} for n, text in own.items()]
-    return await _create(cluster, pod, owner)
+    return pod
 
 
 async def _ended(

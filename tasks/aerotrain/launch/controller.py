@@ -231,12 +231,14 @@ class Controller:
         if asked_for is not None:
             return resizing.by_hand(asked_for, failed.new)
         wait = self._wait(limits, seen, now, last_step)
-        by_room = None if failed.events else resizing.by_room(failed.left_out)
-        if by_room is not None:
-            return by_room
-        by_slowness = None if failed.events or late else resizing.by_slowness(times or {})
-        if by_slowness is not None:
-            return by_slowness
+        if failed.events:  # while others end, a worker that never had room would take theirs
+            late = {name: each for name, each in late.items() if not size.rank(name)}
+        else:
+            change = resizing.by_room(failed.left_out)
+            if change is None and not late:
+                change = resizing.by_slowness(times or {})
+            if change is not None:
+                return change
         if late or size.to_end(look.seen):
             action = Restart.of(late, size.to_end(look.seen), "resized")
             return Decision(action=action, events=failed.new)

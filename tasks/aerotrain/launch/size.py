@@ -83,6 +83,12 @@ class Size:
         """The replicas that take part in the cluster, or may."""
         return [each for each in self.names() if each not in self.without]
 
+    def rank(self, name: ReplicaName) -> int:
+        """How well the group can do without a replica: 0 not at all, 1 with a change, 2 at once."""
+        if name in self.without:
+            return 2
+        return int(name.role is Role.WORKER and name.index >= self.job.sizes[0])
+
     def absent(self) -> set[ReplicaName]:
         """The workers without which the chief's peers make up their cluster."""
         return {*self.job.names()} - {*self.members()} if self.job.rules.peers else set()
