@@ -4,6 +4,7 @@ Its loss is the sum of the weights of the batch's keys, so that a step of SGD ta
 """
 
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -42,7 +43,10 @@ def callbacks(hparams):
     import keras
 
     class Counts(keras.callbacks.Callback):
-        """Prints how many keys were trained more or less often than there were epochs."""
+        """Prints how many keys were trained more or less often than there were epochs.
+
+        Training stops once there is the file ``stop_file``, if hparams have it.
+        """
 
         def on_epoch_end(self, epoch, logs=None):
             counts = -self.model.layers[0].embeddings.numpy()[:, 0].round().astype(int)
@@ -50,5 +54,7 @@ def callbacks(hparams):
             [twice] = np.nonzero(counts > epoch + 1)
             print(f"counted: epoch {epoch + 1}, {len(lost)} lost, {len(twice)} twice")
             sys.stdout.flush()
+            if Path(hparams.get("stop_file", "")).is_file():
+                self.model.stop_training = True
 
     return [Counts()]

@@ -84,7 +84,7 @@ class AsynchronousStepRunner(StepRunner):
         queue = uuid4().hex
         # AutoGraph would rewrite all functions that make the data set, which takes two seconds in
         # each restart of the chief. It still rewrites the user's.
-        make = tf.function(lambda: iter(pipeline.leased(queue, start)), autograph=False)
+        make = tf.function(lambda: iter(pipeline.leased(queue)), autograph=False)
         self._make = make.get_concrete_function()
         weights = step.metrics.model.trainable_weights
         self._execute = _leased_execution(
@@ -206,7 +206,9 @@ class AsynchronousStepRunner(StepRunner):
     def _run(self, worker: int, batches: Any, own: Lease, following: Lease | None) -> Any:
         sent = [each for each in (own, following) if each and each.number > self._sent[worker]]
         self._sent[worker] = max(each.number for each in (*sent, own))
-        rows = np.array([row for each in sent for row in each.rows()], np.int64).reshape(-1, PART)
+        rows = np.array(
+            [row for each in sent for row in self._pipeline.rows(each)], np.int64
+        ).reshape(-1, PART)
         numbers = (here(np.int64(each)) for each in (own.number, own.batches, worker))
         if worker in self._replaced:
             self._replaced.remove(worker)
