@@ -334,8 +334,7 @@ def tables(quick: bool) -> Iterator[Table]:
 class Arrays:
     """What a step runner needs of an input pipeline, with batches of ``data`` in memory."""
 
-    service = None
-    schedule = SimpleNamespace(records=_many // 8 * 8 + 5, full_batches=False)
+    schedule = SimpleNamespace(records=_many // 8 * 8 + 5)
 
     def __init__(self, data: Any, strategy: str, **options: Any) -> None:
         self._data = data

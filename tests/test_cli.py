@@ -237,7 +237,7 @@ def test_a_lost_evaluator_does_not_end_the_others_and_every_line_is_printed(tmp_
 
 @pytest.mark.process
 def test_a_lost_data_worker_is_restarted_by_hand_too(tmp_path):
-    roles = {"chief": "await_return", "worker": "serve", "ps": "serve", "dispatcher": "serve"}
+    roles = {"chief": "await_return", "worker": "serve", "ps": "serve"}
     with replicas_of(tmp_path, **roles, input="vanish_once", awaited={"input-0": 2}) as process:
         said = process.communicate(timeout=120)[0]
     assert process.returncode == ExitCode.OK, said

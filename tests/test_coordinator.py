@@ -1,11 +1,9 @@
 """Workers of a training with parameter servers that come, leave, and are lost."""
 
-import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 from benchmarks.elastic import slowed
@@ -15,24 +13,14 @@ from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.status import State
-from aerotrain.standalone import prepare
 from aerotrain.supervisor.processes import send
 from support.live_sets import Live, replica_pid
-from support.training_fixtures import Pipeline, Process, read_until
+from support.training_fixtures import Pipeline, Process, counted, read_until
 
 pytestmark = pytest.mark.process
 
 BATCH = 16
 STEPS = 400
-
-
-@pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
-    empty = Pipeline(tmp_path_factory.mktemp("keyed"), data="")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(MODELS))
-        data = prepare(empty.store, empty.folder / "prepare", "keyed", splits={"train": 1.0})
-        yield replace(empty, data=data)
 
 
 @contextmanager
@@ -42,12 +30,6 @@ def training(
     arguments = {"model": "keyed", "batch_size": BATCH, "steps_per_execution": 20, **more}
     with keyed.cluster(run, epochs=epochs, code=MODELS, **arguments) as processes:
         yield processes
-
-
-def counted(said: str) -> list[tuple[int, int, int]]:
-    """Of each epoch its number, and how many keys were lost, and trained twice."""
-    found = re.findall(r"counted: epoch (\d+), (\d+) lost, (\d+) twice", said)
-    return [(int(epoch), int(lost), int(twice)) for epoch, lost, twice in found]
 
 
 def test_each_record_is_trained_once_an_epoch_and_a_worker_that_leaves_gives_back_the_rest(

@@ -47,7 +47,7 @@ def weights_of(digits, url, scratch):
     ("strategy", "roles", "words"),
     [
         ("parameter_server", ("chief", "worker", "ps"), "under 'parameter_server'"),
-        ("one_device", ("chief", "input", "dispatcher"), "where other replicas bring the input"),
+        ("one_device", ("chief", "input"), "where other replicas bring the input"),
     ],
 )
 def test_deterministic_training_with_unordered_steps_is_refused(strategy, roles, words):

@@ -30,7 +30,7 @@ from aerotrain.training.input.batches import (
 )
 from aerotrain.training.input.order import Order
 from aerotrain.training.input.shard_cache import ShardCache
-from aerotrain.training.input.shards import ON_DISK, download, share, write_index
+from aerotrain.training.input.shards import ON_DISK, download, write_index
 from aerotrain.training.input.shuffle_windows import batches_of, windows_from
 from aerotrain.training.model.code import features_and_label
 from support.store_fixtures import no_room
@@ -67,7 +67,7 @@ def written(folder: Path, numbers, schema=SCHEMA, **features) -> list[Shard]:
 
 @contextmanager
 def batches_from(
-    tmp_path, shards, *, schema=SCHEMA, batch_size=4, begin=(0, 0), ends=True, drop=False, **order
+    tmp_path, shards, *, schema=SCHEMA, batch_size=4, begin=(0, 0), drop=False, **order
 ):
     """Endless batches of the numbers in the shards of the folder ``store``, as lists."""
     rows = layout_of(schema, shards)
@@ -78,7 +78,6 @@ def batches_from(
         scratch,
         indexed=rows is None,
         begin=begin,
-        ends=ends,
     )
     supply.start()
     windows = windows_from(f"{scratch}/", rows.width if rows else None)
@@ -180,15 +179,6 @@ def test_a_corrupt_shard_ends_the_reading_with_the_error_of_its_download(tmp_pat
         streamed((tmp_path / "store").as_uri(), shards, tmp_path) as files,
     ):
         list(files.records())
-
-
-def test_an_input_replica_reads_endless_full_batches(tmp_path, shards):
-    own = [shards[0], shards[2]]
-    with batches_from(tmp_path, own, batch_size=6, ends=False) as endless:
-        batches = list(islice(endless, 6))
-    assert {len(batch) for batch in batches} == {6}
-    held = sorted([*range(10), *range(15, 23)])
-    assert sorted(flat(batches[:3])) == sorted(flat(batches[3:])) == held
 
 
 @pytest.mark.parametrize("first", [0, 5])
@@ -363,13 +353,6 @@ def test_without_a_transform_the_feature_label_is_the_target():
     assert features_and_label({"image": 1, "sold": 2}, "sold") == (1, 2)
     with pytest.raises(FinalError, match="no feature is called 'label' among image; name another"):
         features_and_label({"image": 1})
-
-
-def test_input_replicas_share_the_shards_and_each_shard_has_one_reader():
-    shards = ["a", "b", "c", "d", "e"]
-    assert [share(shards, index, 2) for index in range(2)] == [["a", "c", "e"], ["b", "d"]]
-    with pytest.raises(FinalError, match="5 shards cannot be shared by 6 data workers"):
-        share(shards, 0, 6)
 
 
 def test_a_shard_is_downloaded_once_and_again_when_it_was_damaged(digits, tmp_path):

@@ -94,12 +94,8 @@ def test_a_job_is_equal_after_a_round_trip_through_json() -> None:
         ({"replicas": replicas(worker=2, ps="1..2")}, "asks for 1 to 2 ps"),
         ({"strategy": "one_device", "replicas": replicas(worker="1..2")}, "drop the workers"),
         (
-            {"strategy": "dtensor", "replicas": replicas(input=2, dispatcher=1)},
+            {"strategy": "dtensor", "replicas": replicas(input=2)},
             "asks for 2 input but under 'dtensor' every process reads each batch; drop the input",
-        ),
-        (
-            {"strategy": "one_device", "replicas": replicas(input=2)},
-            "2 input and 0 dispatcher, and each needs the other; ask for both",
         ),
     ],
 )
@@ -131,7 +127,7 @@ def test_a_count_of_null_means_the_default_of_the_strategy_and_zero_omits_the_ro
     assert job(strategy="one_device", replicas=replicas(ps=0)).count(Role.PS) == 0
 
 
-INPUT = [*replicas(worker=1, ps=1), *replicas(input=2, dispatcher=1)[1:]]
+INPUT = [*replicas(worker=1, ps=1), *replicas(input=2)[1:]]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +138,7 @@ INPUT = [*replicas(worker=1, ps=1), *replicas(input=2, dispatcher=1)[1:]]
         ("parameter_server", [*INPUT, {"role": "evaluator"}], "evaluator", "chief ps-0 worker-0"),
         ("parameter_server", INPUT, "chief", "chief ps-0 worker-0"),
         ("parameter_server", INPUT, "input-1", ""),
-        ("one_device", replicas(input=1, dispatcher=1), "chief", ""),
+        ("one_device", replicas(input=1), "chief", ""),
         ("one_device", replicas(), "chief", ""),
     ],
 )
@@ -167,7 +163,7 @@ def test_tf_config_has_the_cluster_and_the_replicas_own_task(
 def test_all_replicas_know_the_addresses_of_the_input_replicas() -> None:
     described = job(replicas=INPUT)
     cluster = cluster_of(described, {name: str(name) for name in described.names()})
-    assert (cluster["input"], cluster["dispatcher"]) == (["input-0", "input-1"], ["dispatcher"])
+    assert cluster["input"] == ["input-0", "input-1"]
 
 
 def test_dtensor_has_the_addresses_of_chief_and_workers_and_its_own_index() -> None:

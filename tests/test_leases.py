@@ -23,9 +23,10 @@ from aerotrain.data.records.encoding import encode
 from aerotrain.data.records.framing import framed
 from aerotrain.training.input.batches import (
     MicrobatchSpec,
-    in_microbatches,
     layout_of,
+    mapped,
     ready,
+    transformed,
     untuned,
 )
 from aerotrain.training.input.leases import Lease, LeaseBook
@@ -37,7 +38,7 @@ from aerotrain.training.input.shuffle_windows import (
     leased_windows,
     leases_of,
     next_of,
-    numbers_of,
+    rows_of,
     send_lease,
     skip,
 )
@@ -290,7 +291,8 @@ class Reader:
             made = ready(batches, SCHEMA, lambda features: features["key"])
         else:
             cut = MicrobatchSpec(accumulate=pieces)
-            made = in_microbatches(batches, SCHEMA, lambda features: features["key"], cut)
+            pieces_of = transformed(SCHEMA, lambda features: features["key"], cut)
+            made = mapped(batches, pieces_of, cut)
         self._batches = iter(untuned(made))
         self._next = tf.function(lambda number: next_of(self._batches, number), autograph=False)
         self._skip = tf.function(lambda count: skip(self._batches, count), autograph=False)
@@ -383,14 +385,28 @@ def test_workers_read_each_key_once_an_epoch_over_leases_that_end_and_are_given_
 
 
 @pytest.mark.process
-def test_batches_of_input_replicas_get_the_numbers_of_leases() -> None:
+def test_data_workers_are_asked_for_each_batch_of_a_lease_by_the_windows_that_it_is_in() -> None:
     book = LeaseBook(order_of(**ORDERS["groups"]), BEGIN)
-    leases = [book.take(0, size) for size in (3, 1, 5)]
-    rows = [row for lease in leases if lease for row in lease.rows()]
-    send_lease("numbers", tf.zeros([0, PART], tf.int64))
-    send_lease("numbers", tf.constant(rows, tf.int64))
-    numbers = numbers_of(leases_of("numbers")).take(9)
-    assert [int(number) for number in numbers] == [1, 1, 1, 2, 3, 3, 3, 3, 3]
+    leases = [each for size in (3, 1, 5) if (each := book.take(0, size))]
+    batch_size = book.order.batch_size
+    assert batch_size is not None
+    rows = [row for lease in leases for row in lease.rows_of_batches(batch_size)]
+    send_lease("rows", tf.zeros([0, PART], tf.int64))
+    send_lease("rows", tf.constant(rows, tf.int64))
+    found = [(int(number), rows.numpy().tolist()) for number, rows in rows_of("rows").take(9)]
+    assert [number for number, _ in found] == [1, 1, 1, 2, 3, 3, 3, 3, 3]
+    for lease in leases:
+        records = [
+            (window, drop + each)
+            for number, batch in found
+            if number == lease.number
+            for window, drop, count in batch
+            for each in range(count)
+        ]
+        expected = [
+            (part.window, part.drop + each) for part in lease.parts for each in range(part.records)
+        ]
+        assert records == expected
 
 
 @pytest.mark.process

@@ -147,11 +147,6 @@ def test_a_result_with_a_reason_to_skip_skips_the_task(
         ("misspelt_module", {}, "no module 'smal_jobs'"),
         ("misspelt_argument", {}, "has no field 'eppochs', did you mean 'epochs'?"),
         (
-            "well_described",
-            {"strategy": "one_device", "data_workers": 3},
-            "2 shards cannot be shared by 3 data workers",
-        ),
-        (
             "misspelt_metric",
             {"strategy": "one_device"},
             "'acuracy' is not a metric of the model",

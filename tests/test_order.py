@@ -60,18 +60,6 @@ def test_a_training_that_starts_in_the_middle_plans_the_remaining_records(bounds
             assert not any(each.drop for each in others)
 
 
-@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
-def test_a_record_is_found_in_the_window_that_contains_it(bounds):
-    order = Order(shards=SHARDS, seed=0, **bounds)
-    numbers = [
-        number
-        for number, window in enumerate(islice(order.windows(), 100))
-        for _ in range(window.records)
-    ]
-    for record in range(2 * RECORDS):
-        assert order.window_of(record) == numbers[record]
-
-
 def first_of(window):
     return type(window)(pieces=window.pieces, seed=window.seed, last=window.last)
 

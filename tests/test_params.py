@@ -14,19 +14,18 @@ from aerotrain_airflow.steps import train
 
 @pytest.mark.parametrize(
     ("asked", "on", "counts"),
-    [(None, True, (0, 0, 1)), (0, False, (0, 0, 0)), (2, False, (2, 1, 0))],
+    [(None, True, (0, 1)), (0, False, (0, 0)), (2, False, (2, 0))],
 )
-def test_input_replicas_have_a_dispatcher_and_a_switch_means_one_replica(asked, on, counts):
+def test_no_number_of_input_replicas_means_none_and_a_switch_means_one_replica(asked, on, counts):
     params = {"params": {"data_workers": asked, "evaluator": on}}
     replicas = [
         {"role": "chief"},
         {"role": "input", "count": RunParam("data_workers").resolve(params)},
-        {"role": "dispatcher", "count": RunSwitch("data_workers").resolve(params)},
         {"role": "evaluator", "count": RunSwitch("evaluator").resolve(params)},
     ]
     names = {"name": "train", "module": "m", "store": "s3://b", "run": "r", "task": "t"}
     job = Job.from_dict({**names, "replicas": replicas})
-    assert tuple(map(job.count, (Role.INPUT, Role.DISPATCHER, Role.EVALUATOR))) == counts
+    assert tuple(map(job.count, (Role.INPUT, Role.EVALUATOR))) == counts
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PROJECT = Path(__file__).parent.parent
 #: The training's resource requests: a small node has room for all four pods.
-ROLES = ("chief", "worker", "ps", "input", "dispatcher")
+ROLES = ("chief", "worker", "ps", "input")
 SMALL = {role: {"cpu": 0.2, "memory": "1500Mi"} for role in ROLES}
 
 
@@ -103,10 +103,7 @@ def uids(core: kubernetes.client.CoreV1Api, namespace: str, *, deleted: bool = T
     ("conf", "replicas"),
     [
         ({}, ("chief", "worker-0", "worker-1", "ps-0")),
-        (
-            {"strategy": "one_device", "data_workers": 2},
-            ("chief", "input-0", "input-1", "dispatcher"),
-        ),
+        ({"strategy": "one_device", "data_workers": 2}, ("chief", "input-0", "input-1")),
     ],
 )
 def test_the_pipeline_trains_evaluates_and_exports_on_pods(

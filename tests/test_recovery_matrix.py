@@ -26,13 +26,7 @@ from support.described_jobs import ALONE, FED, GANG, SERVED, job
         ("tpu", ALONE, "chief evaluator", "chief evaluator"),
         ("one_device", [*ALONE, *FED], "input-1", "input-1"),
         ("one_device", [*ALONE, *FED], "chief", "chief"),
-        ("one_device", [*ALONE, *FED], "dispatcher", "chief dispatcher input-0 input-1"),
-        (
-            "parameter_server",
-            [*SERVED, *FED],
-            "dispatcher",
-            "chief dispatcher input-0 input-1 worker-0 worker-1",
-        ),
+        ("parameter_server", [*SERVED, *FED], "input-0 input-1", "input-0 input-1"),
     ],
 )
 def test_each_failure_restarts_the_replicas_of_the_matrix(

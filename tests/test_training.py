@@ -54,15 +54,17 @@ def test_the_end_of_a_training_does_not_wait_until_its_input_is_released():
     assert released_by.get(timeout=60) is not threading.current_thread()
 
 
-@pytest.mark.parametrize(
-    ("full_batches", "done"),
-    [(False, [0, 32, 1248, 1249, 1281]), (True, [0, 32, 1248, 1280, 1312])],
-)
-def test_a_smaller_last_batch_is_a_step_and_counts_with_the_records_it_has(full_batches, done):
-    schedule = Schedule(records=1249, batch_size=32, epochs=3, full_batches=full_batches)
+def test_a_smaller_last_batch_is_a_step_and_counts_with_the_records_it_has():
+    schedule = Schedule(records=1249, batch_size=32, epochs=3)
     assert (schedule.steps_per_epoch, schedule.steps) == (40, 120)
     assert (schedule.position(85), schedule.position(80)) == ((2, 5), (2, 0))
-    assert [schedule.records_after(step) for step in (0, 1, 39, 40, 41)] == done
+    assert [schedule.records_after(step) for step in (0, 1, 39, 40, 41)] == [
+        0,
+        32,
+        1248,
+        1249,
+        1281,
+    ]
 
 
 def test_a_model_of_one_batch_size_trains_without_the_remainder_or_is_refused(digits):

@@ -25,7 +25,7 @@ from support.training_fixtures import Pipeline
 pytestmark = pytest.mark.process
 
 CHIEF = ReplicaSpec(role=Role.CHIEF)
-FED = (ReplicaSpec(role=Role.INPUT), ReplicaSpec(role=Role.DISPATCHER))
+FED = (ReplicaSpec(role=Role.INPUT),)
 SERVED = (CHIEF, ReplicaSpec(role=Role.WORKER, count=2), ReplicaSpec(role=Role.PS), *FED)
 GANG = (CHIEF, ReplicaSpec(role=Role.WORKER), *FED)
 
@@ -81,11 +81,7 @@ def steps_of(lines: list[str]) -> list[int]:
             SERVED,
             {"worker-1": {"worker-1"}, "input-0": {"input-0"}, "ps-0": {"chief", "ps-0"}},
         ),
-        (
-            "multi_worker_mirrored",
-            GANG,
-            {"dispatcher": {"chief", "worker-0", "input-0", "dispatcher"}},
-        ),
+        ("multi_worker_mirrored", GANG, {"input-0": {"input-0"}}),
     ],
     ids=["parameter_server", "multi_worker_mirrored"],
 )

@@ -6,6 +6,7 @@ hyperparameter ``pause`` is for how many seconds it waits after each epoch.
 
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -44,7 +45,10 @@ def callbacks(hparams):
     import keras
 
     class Counts(keras.callbacks.Callback):
-        """Prints how many keys were trained more or less often than there were epochs."""
+        """Prints how many keys were trained more or less often than there were epochs.
+
+        Training stops once there is the file ``stop_file``, if hparams have it.
+        """
 
         def on_epoch_end(self, epoch, logs=None):
             counts = -self.model.layers[0].embeddings.numpy()[:, 0].round().astype(int)
@@ -53,5 +57,7 @@ def callbacks(hparams):
             print(f"counted: epoch {epoch + 1}, {len(lost)} lost, {len(twice)} twice")
             sys.stdout.flush()
             time.sleep(hparams.get("pause", 0))
+            if Path(hparams.get("stop_file", "")).is_file():
+                self.model.stop_training = True
 
     return [Counts()]

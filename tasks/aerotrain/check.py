@@ -88,13 +88,12 @@ class Trial:
             % (replicas * arguments.gradient_accumulation_steps)
         )
         rest = pieces + (uneven > 0)
-        all_full = job.count(Role.INPUT) > 0
         divides = records is not None and records % arguments.batch_size == 0
         return cls(
             devices=devices,
             replicas=replicas,
             batch_size=batch_size,
-            rest=0 if all_full or divides or rest >= batch_size else rest,
+            rest=0 if divides or rest >= batch_size else rest,
             runs=not gpus and job.strategy != "tpu",
         )
 

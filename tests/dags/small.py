@@ -8,7 +8,7 @@ from airflow.sdk import DAG, Asset, Param, XComArg, task, task_group
 
 from aerotrain_airflow.operators.job import JobOperator
 from aerotrain_airflow.operators.preflight import PreflightOperator
-from aerotrain_airflow.params import RunParam, RunSwitch, training_params
+from aerotrain_airflow.params import RunParam, training_params
 from aerotrain_airflow.steps import at_least, train
 
 JOBS = str(Path(__file__).parent.parent / "jobs")
@@ -20,7 +20,6 @@ REPLICAS = [
 ]
 DATA_WORKERS = [
     {"role": "input", "count": RunParam("data_workers")},
-    {"role": "dispatcher", "count": RunSwitch("data_workers")},
 ]
 
 

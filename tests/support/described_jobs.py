@@ -6,7 +6,7 @@ from aerotrain.contract.job import Job
 
 SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps", "count": 2}]
 GANG = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "evaluator"}]
-FED = [{"role": "input", "count": 2}, {"role": "dispatcher"}]
+FED = [{"role": "input", "count": 2}]
 ALONE = [{"role": "chief"}, {"role": "evaluator"}]
 
 

@@ -2,18 +2,20 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from benchmarks import workloads
 
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.job import Deadlines, Job
@@ -204,6 +206,22 @@ def prepared_digits(models: None, tmp_path_factory: pytest.TempPathFactory) -> P
 def digits(prepared_digits: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     """The prepared digits, with a store of each test file's own: names of runs may be the same."""
     return Pipeline(tmp_path_factory.mktemp("store"), prepared_digits.data)
+
+
+@pytest.fixture(scope="module")
+def keyed(models: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    """Records with a key each, and a model that counts how often it was trained on each."""
+    empty = Pipeline(tmp_path_factory.mktemp("keyed"), data="")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(workloads.MODELS))
+        data = prepare(empty.store, empty.folder / "prepare", "keyed", splits={"train": 1.0})
+        yield replace(empty, data=data)
+
+
+def counted(said: str) -> list[tuple[int, int, int]]:
+    """Of each epoch its number, and how many keys were lost, and trained twice."""
+    found = re.findall(r"counted: epoch (\d+), (\d+) lost, (\d+) twice", said)
+    return [(int(epoch), int(lost), int(twice)) for epoch, lost, twice in found]
 
 
 @pytest.fixture(scope="session")

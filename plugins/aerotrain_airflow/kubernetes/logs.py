@@ -34,7 +34,7 @@ _REST, _LAST_LINES = 10.0, 2.0
 _PAUSES = (0.5, 5.0)
 
 #: The roles whose lines matter most, if there are more replicas than streams.
-_ORDER = (Role.CHIEF, Role.PS, Role.EVALUATOR, Role.DISPATCHER, Role.WORKER, Role.INPUT)
+_ORDER = (Role.CHIEF, Role.PS, Role.EVALUATOR, Role.WORKER, Role.INPUT)
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 

@@ -1,17 +1,16 @@
 """The first task of a pipeline: it checks everything that can be checked before the start."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Context, XComArg
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-from aerotrain.contract.errors import FinalError, SpecError, TemporaryError, counted
+from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.layout import job_name, path_segment
-from aerotrain.contract.replicas import Role
-from aerotrain.contract.steps import arguments_of, check_of
+from aerotrain.contract.steps import check_of
 from aerotrain.store import probe
 from aerotrain_airflow.dates import date_required
 from aerotrain_airflow.operators.credentials import store_of
@@ -66,7 +65,6 @@ class PreflightOperator(JobOperator):
             if self.is_dry_run:
                 for plan in plans:
                     self.log.info("would start %s:\n%s", plan.job.task, plan)
-            _check_shards(jobs.values())
             if self.check_model and not self.is_dry_run:
                 self._check_trainings(jobs, context, settings)
         self.log.info("the run can start: its jobs, its store %s and its launcher are fine", url)
@@ -201,17 +199,3 @@ def _check_models(job: Job) -> None:
         raise FinalError(
             f"there is no module {name!r} in {job.code}; it holds {', '.join(there) or 'none'}"
         )
-
-
-def _check_shards(jobs: Collection[Job]) -> None:
-    """Check that there are at least as many shards as data workers, which read whole shards."""
-    readers = max((job.count(Role.INPUT) for job in jobs), default=0)
-    for job in jobs:
-        if job.module == _PLAN:
-            shards = arguments_of(job).shards
-            if shards < readers:
-                raise SpecError(
-                    f"{counted(shards, 'shard')} cannot be shared by {readers} data workers, for "
-                    f"each reads whole shards; ask for {readers} shards or more, or for fewer data "
-                    "workers"
-                )

@@ -119,7 +119,7 @@ def replica_of(environment: Mapping[str, str]) -> ReplicaName:
 def tf_config(cluster: Cluster, replica: ReplicaName) -> str | None:
     """The TF_CONFIG of one replica, or None if the replica is not part of a TensorFlow cluster."""
     members = {role.value: cluster[role] for role in CLUSTERED if role in cluster}
-    if Role.WORKER not in members or replica.role in (Role.INPUT, Role.DISPATCHER):
+    if Role.WORKER not in members or replica.role is Role.INPUT:
         return None
     task = {"type": replica.role.value, "index": replica.index}
     return json.dumps({"cluster": members, "task": task}, sort_keys=True)

@@ -163,16 +163,11 @@ class Job(Validated):
                 )
 
     def _check_input(self) -> None:
-        inputs, dispatchers = self.count(Role.INPUT), self.count(Role.DISPATCHER)
+        inputs = self.count(Role.INPUT)
         if inputs and not self.rules.input:
             raise SpecError(
                 f"job {self.name!r} asks for {inputs} input but under {self.strategy!r} every "
                 "process reads each batch; drop the input, or choose another strategy"
-            )
-        if bool(inputs) != bool(dispatchers):
-            raise SpecError(
-                f"job {self.name!r} has {inputs} input and {dispatchers} dispatcher, and each "
-                "needs the other; ask for both, or for neither"
             )
 
     @property

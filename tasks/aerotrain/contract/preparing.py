@@ -90,8 +90,7 @@ class PlanArguments(Validated):
     shards: int = option(
         4,
         title="Shards",
-        help="Least number of TFRecord files of each split. Each data worker reads files of its "
-        "own.",
+        help="Least number of TFRecord files of each split.",
         section=Section.DATA,
         minimum=1,
         maximum=MOST_SHARDS,

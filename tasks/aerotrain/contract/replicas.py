@@ -32,14 +32,12 @@ class Role(StrEnum):
     WORKER = "worker"
     PS = "ps"
     EVALUATOR = "evaluator"
-    #: The two roles of tf.data service: input replicas read and transform records for the others,
-    #: and the dispatcher gives out the input replicas' addresses.
+    #: A data worker, which reads and transforms records for the others.
     INPUT = "input"
-    DISPATCHER = "dispatcher"
 
 
 #: The roles of which a job has at most one replica, named by the role alone.
-ALONE = frozenset({Role.CHIEF, Role.EVALUATOR, Role.DISPATCHER})
+ALONE = frozenset({Role.CHIEF, Role.EVALUATOR})
 
 #: The roles that may run on spot nodes: each replica of the others has what no other one has.
 SPOT = (Role.WORKER, Role.INPUT)

@@ -98,7 +98,7 @@ COUNTED_BY: Mapping[Role, str] = {
     Role.PS: "ps",
     Role.INPUT: "data_workers",
 }
-SWITCHED_BY: Mapping[Role, str] = {Role.EVALUATOR: "evaluator", Role.DISPATCHER: "data_workers"}
+SWITCHED_BY: Mapping[Role, str] = {Role.EVALUATOR: "evaluator"}
 
 
 def _defaults(count: str) -> str:
@@ -148,8 +148,8 @@ class TrainingOptions(Validated):
     data_workers: int | None = option(
         None,
         title="Data workers",
-        help="Replicas of a tf.data service that read, parse and transform records for the "
-        "others, where input is the bottleneck. Not available under dtensor.",
+        help="Replicas that read, parse and transform records for the others, where input "
+        "is the bottleneck. Not available under dtensor.",
         empty="none",
         section=Section.REPLICAS,
         minimum=0,

@@ -310,8 +310,6 @@ def replicas_to_restart(job: Job, failed: Collection[ReplicaName]) -> frozenset[
         match name.role:
             case Role.PS:
                 together |= {Role.PS, Role.CHIEF}
-            case Role.DISPATCHER:
-                together |= {Role.CHIEF, Role.WORKER, Role.INPUT}
             case Role.CHIEF | Role.WORKER if is_gang(job):
                 together |= {Role.CHIEF, Role.WORKER}
     return frozenset(failed) | {name for name in job.names() if name.role in together}

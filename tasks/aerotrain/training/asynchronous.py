@@ -84,7 +84,7 @@ class AsynchronousStepRunner(LeasingStepRunner):
         queue = uuid4().hex
         # AutoGraph would rewrite all functions that make the data set, which takes two seconds in
         # each restart of the chief. It still rewrites the user's.
-        make = tf.function(lambda: iter(pipeline.leased(queue, start)), autograph=False)
+        make = tf.function(lambda: iter(pipeline.leased(queue)), autograph=False)
         self._make = make.get_concrete_function()
         weights = step.metrics.model.trainable_weights
         self._execute = _leased_execution(
@@ -192,11 +192,12 @@ class AsynchronousStepRunner(LeasingStepRunner):
     def _run(self, worker: int, batches: Any, own: Lease, following: Lease | None) -> Any:
         sent = [each for each in (own, following) if each and each.number > self._sent[worker]]
         self._sent[worker] = max(each.number for each in (*sent, own))
-        rows = np.array([row for each in sent for row in each.rows()], np.int64).reshape(-1, PART)
+        rows = [row for each in sent for row in self._pipeline.rows(each)]
+        sent_rows = here(np.array(rows, np.int64).reshape(-1, PART))
         numbers = [here(np.int64(each)) for each in (self._stale[worker], own.number, own.batches)]
         self._stale[worker] = 0
         progress = self._progress[worker]
-        returned = self._execute(batches, progress, here(rows), *numbers, self._begin)
+        returned = self._execute(batches, progress, sent_rows, *numbers, self._begin)
         *result, leaves = tf.nest.map_structure(lambda each: each.numpy(), returned)
         if leaves:
             release()

@@ -23,7 +23,7 @@ from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import FiniteValues, Hook, UserCallbacks
 from aerotrain.training.hooks.report import Report, StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
-from aerotrain.training.input_pipeline import InputPipeline, Service, check_shards
+from aerotrain.training.input_pipeline import InputPipeline, check_shards, data_workers_of
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode
@@ -79,7 +79,7 @@ def begun(replica: Replica) -> Iterator[tuple[TrainingContext, Engine]]:
             dataset=dataset,
             code=code.weighing(arguments.class_weight),
             scratch=replica.scratch,
-            service=Service.of(replica),
+            data_workers=data_workers_of(replica),
         )
         with (
             errors_translated(pipeline.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch),

@@ -1,13 +1,14 @@
 """The input pipeline: the batches of the training steps."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import tensorflow as tf
 
@@ -21,21 +22,23 @@ from aerotrain.store import open_store
 from aerotrain.training.input.batches import (
     MicrobatchSpec,
     batch_spec,
-    in_microbatches,
     in_parts,
     layout_of,
+    mapped,
     ready,
+    transformed,
     untuned,
 )
-from aerotrain.training.input.leases import LeaseBook
+from aerotrain.training.input.data_workers import ROWS, DataWorkers
+from aerotrain.training.input.leases import Lease, LeaseBook, Part, in_batches
 from aerotrain.training.input.order import Order, Schedule
 from aerotrain.training.input.shard_cache import ShardCache
-from aerotrain.training.input.shards import share, split_of
+from aerotrain.training.input.shards import split_of
 from aerotrain.training.input.shuffle_windows import (
     batches_of,
     leased_windows,
     leases_of,
-    numbers_of,
+    rows_of,
     windows_from,
 )
 from aerotrain.training.model.code import UserCode
@@ -43,63 +46,29 @@ from aerotrain.training.model.code import UserCode
 #: The most records of a sample, and the bytes that are read for those that are longer than others.
 _SAMPLE, _SAMPLE_BYTES = 64, 1 << 20
 
+#: The least number of calls that a data worker gets at once of one reader: also processes on few
+#: cores have those of the machine that nobody else needs.
+_CALLS = 4
+
 
 def check_shards(job: Job, arguments: TrainArguments, dataset: Dataset) -> None:
     """Check that the replicas of ``job`` can read the shards.
 
     Raises:
-        FinalError: there are fewer shards than input replicas, or the shard cache is too small.
+        FinalError: the split is empty, or the shard cache is too small.
     """
-    shards = split_of(dataset, TRAIN_SPLIT).shards
-    Order.of(arguments, shards, leased=job.rules.ps > 0)
-    share(shards, 0, max(1, job.count(Role.INPUT)))
+    Order.of(arguments, split_of(dataset, TRAIN_SPLIT).shards, leased=job.rules.ps > 0)
 
 
-@dataclass(frozen=True)
-class Service:
-    """Input by other replicas, if reading is the bottleneck: TensorFlow's tf.data service.
-
-    Each ``input`` replica reads, parses and transforms the records of its own shards repeatedly,
-    and the training replicas take whatever batch is ready. So the order of batches no longer
-    follows the seed. The service detects which input replicas are available; while one is missing,
-    the others continue, and a restarted one begins where the training began. See
-    https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
-
-    ``address`` is the dispatcher's; readers with one ``name`` share batches.
-    """
-
-    address: str
-    name: str
-
-    @classmethod
-    def of(cls, replica: Replica) -> Self | None:
-        """The service of the replica's job, if the job has input replicas."""
-        if not replica.job.count(Role.INPUT):
-            return None
-        [address] = replica.cluster[Role.DISPATCHER]
-        return cls(address, replica.attempt)
-
-    def read(self, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
-        """The batches that ``make`` reads in each ``input`` replica, without end and in any order.
-
-        It may be called while a function is traced; ``make`` is called outside of it.
-        """
-        url = f"grpc://{self.address}"
-        with tf.init_scope():
-            made = make()
-            registered = tf.data.experimental.service.register_dataset(
-                url, made, compression=None, dataset_id=self.name
-            )
-            number = registered.numpy()
-        brought = tf.data.experimental.service.from_dataset_id(
-            tf.data.experimental.service.ShardingPolicy.OFF,
-            url,
-            number,
-            element_spec=made.element_spec,
-            job_name=self.name,
-        )
-        endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-        return brought.apply(endless)
+def data_workers_of(replica: Replica) -> DataWorkers | None:
+    """The data workers that a replica calls, if its job has any."""
+    if not replica.job.count(Role.INPUT):
+        return None
+    addresses = replica.cluster[Role.INPUT]
+    cores = replica.job.replica(Role.INPUT).resources.cpu
+    calls = len(addresses) * max(_CALLS, 2 * math.ceil(cores))
+    batch_size = TrainArguments.from_dict(replica.job.arguments).batch_size
+    return DataWorkers(addresses, batch_size, calls)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +80,7 @@ class InputPipeline:
     dataset: Dataset
     code: UserCode
     scratch: Path
-    service: Service | None = None
+    data_workers: DataWorkers | None = None
     _caches: list[ShardCache] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -133,8 +102,6 @@ class InputPipeline:
             records=self.split.records,
             batch_size=self.arguments.batch_size,
             epochs=self.arguments.epochs,
-            # Input replicas repeat their own shards without end.
-            full_batches=self.service is not None,
             drop_remainder=self.arguments.drop_remainder,
         )
 
@@ -180,10 +147,7 @@ class InputPipeline:
         return any(cache.is_waiting for cache in self._caches)
 
     def local(self, step: int) -> tf.data.Dataset:
-        """The batches that follow ``step`` steps, from every shard, downloaded to this machine.
-
-        With input replicas, the batches are theirs, in any order.
-        """
+        """The batches that follow ``step`` steps, read on this machine or by data workers."""
         return self._ready(step)
 
     def in_microbatches(self, step: int) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
@@ -191,13 +155,11 @@ class InputPipeline:
 
         def pieces(context: tf.distribute.InputContext) -> tf.data.Dataset:
             replicas = context.num_replicas_in_sync
-            # Microbatches of input replicas are for any of the replicas.
-            inputs = 1 if self.service is not None else context.num_input_pipelines
-            local = replicas // inputs
+            local = replicas // context.num_input_pipelines
             cut = MicrobatchSpec(
                 accumulate=self.arguments.gradient_accumulation_steps,
                 replicas=replicas,
-                first=context.input_pipeline_id % inputs * local,
+                first=context.input_pipeline_id * local,
                 local=local,
             )
             return self._ready(step, cut)
@@ -212,19 +174,24 @@ class InputPipeline:
         order = Order.of(self.arguments, self.split.shards, leased=True)
         return LeaseBook(order, position, drop_remainder=self.arguments.drop_remainder)
 
-    def leased(self, queue: str, step: int) -> tf.data.Dataset:
+    def rows(self, lease: Lease) -> list[list[int]]:
+        """What is sent to a worker for a lease."""
+        if self.data_workers is None:
+            return lease.rows()
+        return lease.rows_of_batches(self.arguments.batch_size)
+
+    def leased(self, queue: str) -> tf.data.Dataset:
         """For the worker that runs this: the batches of the leases that it gets by ``queue``.
 
         An element is the number of a lease, and a batch. If gradients are accumulated, each is cut
-        into as many microbatches. With input replicas, a lease is of any of the batches that follow
-        ``step`` steps.
+        into as many microbatches.
         """
-        pieces, leases = self.arguments.gradient_accumulation_steps, leases_of(queue)
+        pieces = self.arguments.gradient_accumulation_steps
         cut = MicrobatchSpec(accumulate=pieces) if pieces > 1 else None
-        if self.service is not None:
-            return tf.data.Dataset.zip((numbers_of(leases), self._ready(step, cut)))
+        if self.data_workers is not None:
+            return self._in_pieces(rows_of(queue), cut)
         # The worker's shard cache is below its working directory.
-        windows = leased_windows("", self._width, leases)
+        windows = leased_windows("", self._width, leases_of(queue))
         return self._in_pieces(batches_of(windows, self.arguments.batch_size), cut)
 
     def parts(self, queue: str, parts: int) -> tf.data.Dataset:
@@ -244,39 +211,39 @@ class InputPipeline:
         return rows.width if rows else None
 
     def _ready(self, step: int, cut: MicrobatchSpec | None = None) -> tf.data.Dataset:
-        """Batches for the steps, read in this process or in the input replicas.
-
-        With ``cut``, they are microbatches.
-        """
-
-        def make() -> tf.data.Dataset:
-            return self._in_pieces(self._batches(step), cut)
-
-        return make() if self.service is None else self.service.read(make)
+        """Batches for the steps that follow ``step``, or with ``cut`` microbatches."""
+        batches = self._batches(step) if self.data_workers is None else self._rows(step)
+        return self._in_pieces(batches, cut)
 
     def _in_pieces(self, batches: tf.data.Dataset, cut: MicrobatchSpec | None) -> tf.data.Dataset:
-        schema, transform = self.dataset.schema, self.code.transform
-        if cut is None:
-            return ready(batches, schema, transform)
-        return in_microbatches(batches, schema, transform, cut)
+        if self.data_workers is None:
+            return mapped(batches, transformed(self.dataset.schema, self.code.transform, cut), cut)
+        brought = self.data_workers.bring(self.spec, cut)
+        return mapped(batches, brought, cut, self.data_workers.calls)
+
+    def _rows(self, step: int) -> tf.data.Dataset:
+        """What data workers are called with for each batch."""
+        begin, done = self.schedule.position(step)
+        order, most = Order.of(self.arguments, self.split.shards), self.schedule.steps_per_epoch
+
+        def batches() -> Iterator[list[tuple[int, int, int]]]:
+            for epoch in count(begin):
+                windows = (Part(each.number, 0, each.records) for each in order.epoch(epoch))
+                cut = in_batches(windows, self.arguments.batch_size)
+                for parts in islice(cut, done if epoch == begin else 0, most):
+                    yield [(each.window, each.drop, each.records) for each in parts]
+
+        return tf.data.Dataset.from_generator(batches, output_signature=ROWS)
 
     def _batches(self, step: int) -> tf.data.Dataset:
-        shards, root, first = self.split.shards, f"{self.scratch}/", 0
-        if self.service is not None:
-            # An input replica's shard cache begins with window 0, below its working directory.
-            readers = self.job.count(Role.INPUT)
-            read = step * self.arguments.batch_size // readers
-            order = Order.of(self.arguments, share(shards, 0, readers))
-            root, first = "", order.window_of(read)
-        else:
-            epoch, done = self.schedule.position(step)
-            begin = (epoch, done * self.schedule.batch_size)
-            order = Order.of(self.arguments, shards)
-            cache = ShardCache.of(self.arguments, self.dataset, order, self.scratch, begin=begin)
-            cache.start()
-            self._caches.append(cache)
+        epoch, done = self.schedule.position(step)
+        order = Order.of(self.arguments, self.split.shards)
+        begin = (epoch, done * self.schedule.batch_size)
+        cache = ShardCache.of(self.arguments, self.dataset, order, self.scratch, begin=begin)
+        cache.start()
+        self._caches.append(cache)
         return batches_of(
-            windows_from(root, self._width, first),
+            windows_from(f"{self.scratch}/", self._width),
             self.arguments.batch_size,
             drop_remainder=self.arguments.drop_remainder,
         )

@@ -1,11 +1,13 @@
-"""The replicas that serve: parameter servers, workers that compute for the chief, and input.
+"""The replicas that serve: parameter servers, workers that compute for the chief, and data workers.
 
-They do not import Keras, because they only run graphs that the chief sends. They serve until they
-are ended, because TensorFlow's servers do not notice the end of their chief.
+The first two do not import Keras, because they only run graphs that the chief sends. All serve
+until they are ended, because TensorFlow's servers do not notice the end of their chief.
 """
 
 import os
+import socket
 import time
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -16,20 +18,18 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import TRAIN_SPLIT, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training import departure
-from aerotrain.training.background.services import wait_for_answer
 from aerotrain.training.background.writers import StatusWriter
+from aerotrain.training.input.batches import layout_of, transformed
+from aerotrain.training.input.data_workers import BatchServer
 from aerotrain.training.input.order import Order
 from aerotrain.training.input.shard_cache import ShardCache
-from aerotrain.training.input.shards import share, split_of
-
-#: Milliseconds after which an unresponsive replica is dropped, and between two heartbeats.
-_LOST, _BEAT = 5_000, 1_000
+from aerotrain.training.input.shards import split_of
 
 #: Seconds between two looks at whether a worker is preempted.
 _SECONDS_BETWEEN_LOOKS = 0.05
 
-#: Milliseconds until an iteration without readers is dropped: a restarted chief continues to read.
-_DROPPED = 600_000
+#: The most windows that a data worker keeps.
+_WINDOWS = 16
 
 
 def serve(replica: Replica) -> None:
@@ -37,7 +37,7 @@ def serve(replica: Replica) -> None:
 
     Raises:
         CorruptError: a shard does not match the data set's manifest.
-        FinalError: there are fewer shards than input replicas.
+        FinalError: the user's transform does not fit the data set.
         TemporaryError: the port is taken, or the store is unavailable.
     """
     role, cluster = replica.name.role, replica.cluster
@@ -45,19 +45,18 @@ def serve(replica: Replica) -> None:
     with StatusWriter.of(replica) as status_writer:
         cache = _supply_of_own(replica) if role is replica.job.reader else None
         try:
-            if role is Role.DISPATCHER:
-                server: Any = dispatcher(address)
-            elif role is Role.INPUT:
-                [dispatched] = cluster[Role.DISPATCHER]
-                server = input_server(address, dispatched, replica.job.deadlines.start)
+            if role is Role.INPUT:  # whose server does not tell
+                socket.create_server(("", int(address.rpartition(":")[2]))).close()
             else:
-                server = _member(replica)
-        except (tf.errors.UnknownError, RuntimeError) as error:
+                server: Any = _member(replica)
+        except (tf.errors.UnknownError, OSError) as error:
             why = getattr(error, "message", error)
             raise TemporaryError(
                 f"{replica.name} could not serve at {address} ({why}); the port may be taken: try "
                 "again"
             ) from error
+        if role is Role.INPUT:
+            server = _data_worker(replica)
         print(f"{replica.name} serves", flush=True)
         status_writer.ready()
         if role is not Role.WORKER:
@@ -78,21 +77,35 @@ def _join(server: Any, cache: ShardCache | None) -> None:
 
 
 def _supply_of_own(replica: Replica) -> ShardCache:
-    """The cache of this reader's shards, which the chief's graph reads from the disk."""
+    """The cache of the shards that this replica reads for others, from this disk."""
     arguments = TrainArguments.from_dict(replica.job.arguments)
     dataset = load_dataset(arguments.data)
-    split = split_of(dataset, TRAIN_SPLIT)
-    if replica.name.role is Role.INPUT:
-        own = share(split.shards, replica.name.index, replica.job.count(Role.INPUT))
-        order = Order.of(arguments, own)
-        read = f"{counted(sum(shard.records for shard in own), 'record')} in "
-    else:
-        order = Order.of(arguments, split.shards, leased=True)
-        read = "what the chief leases to it of "
-    cache = ShardCache.of(arguments, dataset, order, replica.scratch, ends=False)
+    shards = split_of(dataset, TRAIN_SPLIT).shards
+    order = Order.of(arguments, shards, leased=replica.job.rules.ps > 0)
+    cache = ShardCache.of(arguments, dataset, order, replica.scratch)
     cache.start()
-    print(f"{replica.name} reads {read}{counted(len(order.shards), 'shard')}", flush=True)
+    who = "readers ask it for" if replica.name.role is Role.INPUT else "the chief leases to it"
+    print(f"{replica.name} reads what {who} of {counted(len(shards), 'shard')}", flush=True)
     return cache
+
+
+def _data_worker(replica: Replica) -> BatchServer:
+    """The server of a data worker, which runs the user's transform."""
+    # Here, because it imports Keras.
+    from aerotrain.training.model.code import UserCode
+
+    arguments = TrainArguments.from_dict(replica.job.arguments)
+    dataset = load_dataset(arguments.data)
+    code = UserCode.load(arguments.model, arguments.data).weighing(arguments.class_weight)
+    return BatchServer(
+        replica.cluster[Role.INPUT][replica.name.index],
+        partial(transformed, dataset.schema, code.transform),
+        arguments.gradient_accumulation_steps,
+        replica.scratch,
+        layout_of(dataset.schema, split_of(dataset, TRAIN_SPLIT).shards),
+        # Those of each reader, which may be in two.
+        min(2 * (1 + replica.job.count(Role.WORKER)), _WINDOWS),
+    )
 
 
 def _member(replica: Replica) -> tf.distribute.Server:
@@ -110,38 +123,3 @@ def _member(replica: Replica) -> tf.distribute.Server:
         protocol="grpc",
         config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads),
     )
-
-
-def dispatcher(address: str) -> Any:
-    """The dispatcher, which tells readers the addresses of input replicas, at ``host:port``."""
-    config = tf.data.experimental.service.DispatcherConfig(
-        port=_port(address),
-        worker_timeout_ms=_LOST,
-        job_gc_check_interval_ms=_BEAT,
-        job_gc_timeout_ms=_DROPPED,
-    )
-    return tf.data.experimental.service.DispatchServer(config)
-
-
-def input_server(address: str, dispatcher: str, seconds: float) -> Any:
-    """The server of one ``input`` replica, started when the dispatcher answers; all ``host:port``.
-
-    Raises:
-        TemporaryError: the dispatcher does not answer within ``seconds``.
-    """
-    if not wait_for_answer(dispatcher, seconds):
-        raise TemporaryError(
-            f"the dispatcher at {dispatcher} did not answer within {seconds:g} s; see its own log, "
-            "and try again"
-        )
-    config = tf.data.experimental.service.WorkerConfig(
-        dispatcher_address=dispatcher,
-        worker_address=address,
-        port=_port(address),
-        heartbeat_interval_ms=_BEAT,
-    )
-    return tf.data.experimental.service.WorkerServer(config)
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2])

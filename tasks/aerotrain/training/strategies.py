@@ -151,11 +151,10 @@ def _check_steps(step: TrainStep, pipeline: InputPipeline, start: int, replicas:
     Raises:
         FinalError: they cannot; the message names the reason and an alternative.
     """
-    strategy, arguments, schedule = pipeline.job.strategy, pipeline.arguments, pipeline.schedule
-    records = schedule.batch_size if schedule.full_batches else schedule.records
+    strategy, arguments = pipeline.job.strategy, pipeline.arguments
     check_divisible(strategy, arguments, replicas)
     pieces = replicas * arguments.gradient_accumulation_steps
-    check_fixed_batch(step.model, arguments, records, pieces)
+    check_fixed_batch(step.model, arguments, pipeline.schedule.records, pieces)
     served = strategy == "parameter_server"
     if served and arguments.jit_compile:
         raise FinalError(

@@ -14,7 +14,7 @@ def run(replica: Replica) -> Any:
     """
     # Each role imports only what it needs: Keras takes seconds, and memory that ps never use.
     serves = replica.name.role is Role.WORKER and not replica.job.rules.peers
-    if serves or replica.name.role in (Role.PS, Role.INPUT, Role.DISPATCHER):
+    if serves or replica.name.role in (Role.PS, Role.INPUT):
         return imported("aerotrain.training.servers", "serve")(replica)
     if replica.name.role is Role.EVALUATOR:
         return imported("aerotrain.training.hooks.validation", "follow")(replica)

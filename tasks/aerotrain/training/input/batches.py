@@ -72,9 +72,56 @@ def ready(batches: tf.data.Dataset, schema: Schema, transform: Transform) -> tf.
     Records are parsed by the batch, which is several times faster than one by one. The number of a
     lease before each batch is kept.
     """
+    return mapped(batches, transformed(schema, transform))
+
+
+def transformed(
+    schema: Schema, transform: Transform, cut: "MicrobatchSpec | None" = None
+) -> Callable[..., Any]:
+    """A function of the records of a batch, or with ``cut`` of the number of a replica and these.
+
+    It returns the transformed batch, or its microbatches for that replica: a tuple of
+    (weight, microbatch).
+    """
     transform = tensorflow2.converted(transform)
-    made = _mapped(batches, _after_lease(lambda records: transform(parse(records, schema))))
-    return made.prefetch(tf.data.AUTOTUNE)
+    if cut is None:
+        return lambda records: transform(parse(records, schema))
+    accumulate = cut.accumulate
+
+    def microbatches(replica: Any, records: tf.Tensor) -> Any:
+        pieces = (cut.piece(records, replica * accumulate + each) for each in range(accumulate))
+        return tuple((weight, transform(parse(piece, schema))) for weight, piece in pieces)
+
+    return microbatches
+
+
+def mapped(
+    batches: tf.data.Dataset,
+    function: Callable[..., Any],
+    cut: "MicrobatchSpec | None" = None,
+    calls: int = tf.data.AUTOTUNE,
+) -> tf.data.Dataset:
+    """Map a function such as ``transformed`` returns over batches, and prefetch its results.
+
+    With ``cut``, there is one element per local replica for each batch. For one replica, the number
+    of a lease before each batch is kept. The function is called for so many batches at once.
+    """
+    if cut is None:
+        return _mapped(batches, _after_lease(function), calls).prefetch(tf.data.AUTOTUNE)
+
+    def for_each_replica(batch: tf.Tensor) -> tf.data.Dataset:
+        # ``enumerate`` would rewrite a graph by Grappler for each batch.
+        numbers = tf.data.Dataset.range(cut.first, cut.first + cut.local)
+        return tf.data.Dataset.zip((numbers, tf.data.Dataset.from_tensors(batch).repeat()))
+
+    if cut.local == 1:
+        of_first = _after_lease(lambda batch: function(cut.first, batch))
+        made = _mapped(batches, of_first, calls)
+    else:
+        made = _mapped(batches.flat_map(AS_WRITTEN(for_each_replica)), function, calls)
+    # Otherwise TensorFlow synchronizes the replicas before each step, to agree that there is one.
+    endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    return made.apply(endless).prefetch(tf.data.AUTOTUNE)
 
 
 def _after_lease(function: Callable[[tf.Tensor], Any]) -> Callable[..., Any]:
@@ -87,11 +134,11 @@ def _after_lease(function: Callable[[tf.Tensor], Any]) -> Callable[..., Any]:
     return applied
 
 
-def _mapped(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
+def _mapped(
+    dataset: tf.data.Dataset, function: Callable[..., Any], calls: int = tf.data.AUTOTUNE
+) -> tf.data.Dataset:
     """Map ``function`` over the elements, several at once, in their order."""
-    return dataset.map(
-        AS_WRITTEN(function), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-    )
+    return dataset.map(AS_WRITTEN(function), num_parallel_calls=calls, deterministic=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,35 +164,6 @@ class MicrobatchSpec:
         begin, end = number * records // pieces, (number + 1) * records // pieces
         weight = tf.cast(end - begin, tf.float32) / tf.cast(records, tf.float32)
         return weight, batch[begin : tf.maximum(end, begin + 1)]
-
-
-def in_microbatches(
-    batches: tf.data.Dataset, schema: Schema, transform: Transform, cut: MicrobatchSpec
-) -> tf.data.Dataset:
-    """For each batch, one element per local replica: a tuple of (weight, microbatch).
-
-    For one replica, the number of a lease before each batch is kept.
-    """
-    transform = tensorflow2.converted(transform)
-
-    def element(replica: Any, batch: tf.Tensor) -> Any:
-        pieces = (
-            cut.piece(batch, replica * cut.accumulate + each) for each in range(cut.accumulate)
-        )
-        return tuple((weight, transform(parse(piece, schema))) for weight, piece in pieces)
-
-    def for_each_replica(batch: tf.Tensor) -> tf.data.Dataset:
-        # ``enumerate`` would rewrite a graph by Grappler for each batch.
-        numbers = tf.data.Dataset.range(cut.first, cut.first + cut.local)
-        return tf.data.Dataset.zip((numbers, tf.data.Dataset.from_tensors(batch).repeat()))
-
-    if cut.local == 1:
-        made = _mapped(batches, _after_lease(lambda batch: element(cut.first, batch)))
-    else:
-        made = _mapped(batches.flat_map(AS_WRITTEN(for_each_replica)), element)
-    # Otherwise TensorFlow synchronizes the replicas before each step, to agree that there is one.
-    endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-    return made.apply(endless).prefetch(tf.data.AUTOTUNE)
 
 
 def in_parts(

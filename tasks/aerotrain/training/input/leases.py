@@ -7,7 +7,7 @@ more. What a worker does not finish is given back, and leased again.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
 from itertools import accumulate, count, pairwise
 from typing import Any
@@ -25,6 +25,23 @@ class Part:
     window: int
     drop: int
     records: int
+
+
+def in_batches(parts: Iterable[Part], batch_size: int) -> Iterator[list[Part]]:
+    """The parts of each batch, of which the last one may be smaller."""
+    batch: list[Part] = []
+    room = batch_size
+    for part in parts:
+        done = 0
+        while done < part.records:
+            records = min(room, part.records - done)
+            batch.append(Part(part.window, part.drop + done, records))
+            done, room = done + records, room - records
+            if not room:
+                yield batch
+                batch, room = [], batch_size
+    if batch:
+        yield batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +75,14 @@ class Lease:
         rows = [[self.number, each.window, each.drop, each.records, 0] for each in parts]
         rows[-1][-1] = self.batches
         return rows
+
+    def rows_of_batches(self, batch_size: int) -> list[list[int]]:
+        """The parts of each batch, of which the last one has the number 1: see ``rows_of``."""
+        return [
+            [self.number, each.window, each.drop, each.records, int(each is batch[-1])]
+            for batch in in_batches(self.parts, batch_size)
+            for each in batch
+        ]
 
 
 @dataclass

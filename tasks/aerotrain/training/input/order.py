@@ -40,14 +40,12 @@ PIECES = 64
 class Schedule:
     """``epochs`` passes over ``records`` records, in batches of ``batch_size``.
 
-    The last batch of an epoch is smaller, unless with ``full_batches`` the records of the next one
-    follow.
+    The last batch of an epoch is smaller, unless it is dropped.
     """
 
     records: int
     batch_size: int
     epochs: int
-    full_batches: bool = False
     drop_remainder: bool = False
 
     @property
@@ -68,7 +66,7 @@ class Schedule:
 
     def records_after(self, step: int) -> int:
         """The number of records that ``step`` steps take, each in as many epochs as there are."""
-        if self.full_batches or self.drop_remainder:
+        if self.drop_remainder:
             return step * self.batch_size
         epoch, done = self.position(step)
         return epoch * self.records + done * self.batch_size
@@ -94,6 +92,11 @@ class Window:
     seed: tuple[int, int]
     drop: int = 0
     last: bool = False
+
+    @property
+    def number(self) -> int:
+        """The number of the window: that of its epoch, and of its place there or in its group."""
+        return self.seed[1]
 
     @property
     def records(self) -> int:
@@ -170,14 +173,6 @@ class Order:
                 done = max(0, done - window.records)
             epoch += 1
 
-    def window_of(self, record: int) -> int:
-        """The number of the window that contains that record of all epochs, both from 0."""
-        for number, window in enumerate(self.windows()):
-            record -= window.records
-            if record < 0:
-                return number
-        raise AssertionError("there are windows without end")
-
     def epoch(self, number: int) -> Iterator[Window]:
         """The windows of one epoch, in which each record occurs once."""
         cut = (pieces for group in self.groups(number) for pieces in self._cut(group, number))
@@ -189,9 +184,19 @@ class Order:
             yield Window(pieces=pieces, seed=seed, last=not following)
 
     def group(self, number: int) -> Iterator[Window]:
-        """The windows of the group that the window of that number is in."""
+        """The windows of the group that the window of that number is in, or of its epoch.
+
+        The latter where batches are not leased: there the windows of an epoch are in a row.
+        """
         epoch, group = group_of(number)
-        yield from self.cut(self.groups(epoch)[group], epoch, group)
+        if self.batch_size is None:
+            return self.epoch(epoch)
+        return self.cut(self.groups(epoch)[group], epoch, group)
+
+    def first_of(self, number: int) -> int:
+        """The number of the first one of these windows."""
+        epoch, group = group_of(number)
+        return number_of(epoch, 0 if self.batch_size is None else group)
 
     def cut(self, pieces: Sequence[Piece], epoch: int, group: int) -> Iterator[Window]:
         """The windows of a group, of which ``groups`` has returned the ``pieces``."""

@@ -18,7 +18,7 @@ from aerotrain.data.dataset import TRAIN_SPLIT, Dataset, Shard
 from aerotrain.store import StoreFull, StoreUnavailable, open_store
 from aerotrain.store.errors import store_error
 from aerotrain.training.input.batches import layout_of
-from aerotrain.training.input.order import Order, Window, group_of, number_of
+from aerotrain.training.input.order import Order, Window
 from aerotrain.training.input.shards import (
     FOLDER,
     INDEX,
@@ -45,10 +45,9 @@ class ShardCache:
     """Downloads the shards of ``order`` of the data set at ``url`` below ``scratch``.
 
     Windows are numbered from the position ``begin``, an epoch and the records of it that are done.
-    A request for an earlier window than before starts over, as a restarted chief does. With
-    ``ends``, epochs end; otherwise the records of one epoch are followed by those of the next. If
-    batches are leased, any window may be requested, and the shards of its group are downloaded, and
-    then those of the group ahead.
+    A request for an earlier window than before starts over, as a restarted chief does. Without it,
+    or if batches are leased, any window may be requested by its own number; the shards of those
+    that follow in its group are downloaded, and then those of the group ahead.
     With ``indexed``, for records of different lengths, an index is written for each shard. The
     store may be unavailable, or the disk full, for ``store_timeout`` seconds; meanwhile a training
     uses the shards on the disk, or waits.
@@ -59,8 +58,7 @@ class ShardCache:
     scratch: Path
     _: KW_ONLY
     indexed: bool
-    ends: bool = True
-    begin: tuple[int, int] = (0, 0)
+    begin: tuple[int, int] | None = (0, 0)
     store_timeout: float = 3600.0
 
     def __post_init__(self) -> None:
@@ -68,8 +66,8 @@ class ShardCache:
         self._store = open_store(self.url)
         self._requests = WindowRequests(self.scratch)
         #: The number of the requested window, and the windows from it on.
-        self._number, self._windows = 0, self.order.windows(*self.begin)
-        if self._is_leased:  # nothing is needed before the first request
+        self._number, self._windows = 0, self._windows_from(0)
+        if self._is_any_requested:  # nothing is needed before the first request
             self._number, self._windows = -1, iter(())
         self._cached: dict[str, Indexed] = {}
         self._downloads: dict[str, Future[Indexed]] = {}
@@ -90,8 +88,7 @@ class ShardCache:
         order: Order,
         scratch: Path,
         *,
-        begin: tuple[int, int] = (0, 0),
-        ends: bool = True,
+        begin: tuple[int, int] | None = None,
     ) -> Self:
         """The cache of the shards of ``order``, in the train split, for ``InputPipeline``."""
         layout = layout_of(dataset.schema, split_of(dataset, TRAIN_SPLIT).shards)
@@ -100,7 +97,6 @@ class ShardCache:
             order,
             scratch,
             indexed=layout is None,
-            ends=ends,
             begin=begin,
             store_timeout=arguments.store_timeout,
         )
@@ -153,7 +149,7 @@ class ShardCache:
         is_served = requested == self._number and self._requests.is_announced(requested)
         if is_served and ahead == self._requests.ahead and not ended and not self.is_waiting:
             return
-        first = number_of(*group_of(requested)) if self._is_leased else 0
+        first = self.order.first_of(requested) if self._is_any_requested else 0
         if not first <= self._number <= requested:
             self._requests.forget_all()
             self._requests.ahead = None
@@ -170,12 +166,14 @@ class ShardCache:
             raise failed  # raised only now, so that what was downloaded can be read
 
     @property
-    def _is_leased(self) -> bool:
-        return self.order.batch_size is not None
+    def _is_any_requested(self) -> bool:
+        return self.begin is None or self.order.batch_size is not None
 
     def _windows_from(self, first: int) -> Iterator[Window]:
         """All windows, or those of the group whose first one has that number."""
-        return self.order.group(first) if self._is_leased else self.order.windows(*self.begin)
+        if self.begin is None or self.order.batch_size is not None:
+            return self.order.group(first)
+        return self.order.windows(*self.begin)
 
     def _upcoming(self) -> Iterator[Window]:
         """The windows from the requested one on, which stays the next."""
@@ -276,8 +274,7 @@ class ShardCache:
 
     def _announcement(self, window: Window) -> str:
         """The content of a window's file: a line for the window, then one for each piece."""
-        last = window.last and self.ends
-        lines: list[list[int | str]] = [[window.drop, int(last), *window.seed]]
+        lines: list[list[int | str]] = [[window.drop, int(window.last), *window.seed]]
         for piece in window.pieces:
             indexed = self._cached[piece.shard.file]
             begin, end = (indexed.offset(each) for each in (piece.first, piece.first + piece.count))

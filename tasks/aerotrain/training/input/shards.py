@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aerotrain.contract.errors import FinalError, counted, nearest
+from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.data.dataset import Dataset, Shard, Split
 from aerotrain.store import Store, StoredFile, fetch_file, open_store
 from aerotrain.store.manifest import in_order
@@ -50,20 +50,6 @@ def split_of(dataset: Dataset, name: str) -> Split:
             f"the split {name!r} of the data set is empty; give it a larger share, or more data"
         )
     return split
-
-
-def share(shards: Sequence[Shard], index: int, count: int) -> list[Shard]:
-    """The shards of input replica ``index`` of ``count``; each shard has exactly one reader.
-
-    Raises:
-        FinalError: there are fewer shards than input replicas.
-    """
-    if len(shards) < count:
-        raise FinalError(
-            f"{counted(len(shards), 'shard')} cannot be shared by {count} data workers, for each "
-            f"reads whole shards; prepare {count} shards or more, or ask for fewer data workers"
-        )
-    return list(shards[index::count])
 
 
 def download(url: str, shards: Sequence[Shard], scratch: Path) -> list[Path]:

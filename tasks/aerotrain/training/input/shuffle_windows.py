@@ -141,7 +141,7 @@ def windows_from(root: str, width: int | None, first: int = 0) -> tf.data.Datase
     """
 
     def window(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        records, order, drop, last = _window(root, width, number)
+        records, order, drop, last = read_window(root, width, number)
         return records, order[drop:], last
 
     return tf.data.Dataset.counter(first).map(AS_WRITTEN(window)).prefetch(1)
@@ -157,41 +157,47 @@ def leased_windows(root: str, width: int | None, leases: tf.data.Dataset) -> tf.
     def read(last: tuple[tf.Tensor, ...], part: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], ...]:
         number, window, drop, count, batches = tf.unstack(part, PART)
 
+        def new() -> tuple[tf.Tensor, ...]:
+            return window, *read_window(root, width, window)[:2]
+
         def ahead() -> tuple[tf.Tensor, ...]:
             with tf.control_dependencies([_request(root, tf.bitwise.invert(window))]):
                 return tuple(map(tf.identity, last))
 
-        held = tf.cond(
-            count == 0,
-            ahead,
-            lambda: tf.cond(
-                window == last[0], lambda: last, lambda: (window, *_window(root, width, window)[:2])
-            ),
-        )
+        held = tf.cond(count == 0, ahead, lambda: tf.cond(window == last[0], lambda: last, new))
         return held, (held[1], held[2][drop : drop + count], batches > 0, number)
 
-    nothing = tf.zeros([0], tf.string) if width is None else tf.zeros([0, width], tf.uint8)
-    none = (tf.constant(-1, tf.int64), nothing, tf.zeros([0], tf.int32))
+    none = (tf.constant(-1, tf.int64), no_records(width), tf.zeros([0], tf.int32))
     return leases.scan(none, AS_WRITTEN(read)).prefetch(1)
 
 
 def leases_of(queue: str) -> tf.data.Dataset:
     """The parts of the leases that are sent to this process by ``queue``."""
+    return _received(queue).unbatch()
 
+
+def _received(queue: str) -> tf.data.Dataset:
     def received(_: tf.Tensor) -> tf.Tensor:
         [rows] = tf.raw_ops.QueueDequeueV2(handle=_queue(queue), component_types=[tf.int64])
         return tf.ensure_shape(rows, [None, PART])
 
-    return tf.data.Dataset.counter().map(AS_WRITTEN(received)).unbatch()
+    return tf.data.Dataset.counter().map(AS_WRITTEN(received))
 
 
-def numbers_of(leases: tf.data.Dataset) -> tf.data.Dataset:
-    """The number of each lease, as often as it has batches."""
+def rows_of(queue: str) -> tf.data.Dataset:
+    """The batches of the leases that are sent so, of which each row with a number ends a batch.
 
-    def repeated(part: tf.Tensor) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensors(part[0]).repeat(part[-1])
+    An element is the number of the lease, and a row for each window that the batch has records of:
+    the number of the window, how many of its shuffled records come before, and their number.
+    """
 
-    return leases.flat_map(AS_WRITTEN(repeated))
+    def batches(rows: tf.Tensor) -> tf.data.Dataset:
+        ends = tf.where(rows[:, -1] > 0)[:, 0] + 1
+        begins = tf.concat([tf.zeros([1], tf.int64), ends], 0)[:-1]
+        cut = tf.data.Dataset.from_tensor_slices((begins, ends))
+        return cut.map(lambda begin, end: (rows[begin, 0], rows[begin:end, 1:-1]))
+
+    return _received(queue).flat_map(AS_WRITTEN(batches))
 
 
 def send_lease(queue: str, rows: tf.Tensor) -> None:
@@ -224,7 +230,12 @@ def next_of(batches: Iterator[Any], lease: tf.Tensor) -> Any:
         return tf.nest.map_structure(tf.identity, batch)
 
 
-def _window(root: str, width: int | None, number: tf.Tensor) -> tuple[tf.Tensor, ...]:
+def no_records(width: int | None) -> tf.Tensor:
+    """The records of an empty window."""
+    return tf.zeros([0], tf.string) if width is None else tf.zeros([0, width], tf.uint8)
+
+
+def read_window(root: str, width: int | None, number: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """The records of a window, their order, how many to drop, and whether it ends an epoch."""
     lines = tf.strings.split(_announced(root, number), "\n")
     drop, last, *seed = tf.unstack(
@@ -305,7 +316,7 @@ def _announced(root: str, number: tf.Tensor) -> tf.Tensor:
 
     def look_again(_: tf.Tensor) -> list[tf.Tensor]:
         # The names depend on the pause; otherwise TensorFlow would check for a file only once.
-        failed, here = tf.unstack(tf.gather([[f"{root}{_WINDOWS}/{_FAILED}", file]], _slept()))
+        failed, here = tf.unstack(tf.gather([[f"{root}{_WINDOWS}/{_FAILED}", file]], slept()))
         with tf.control_dependencies([tf.debugging.Assert(~_exists(failed), [NO_MORE])]):
             # Repeated, because a reader of a process that has ended may have requested another.
             requested = request()
@@ -332,7 +343,7 @@ def _exists(file: tf.Tensor) -> tf.Tensor:
     return tf.size(tf.io.matching_files(plain)) > 0
 
 
-def _slept() -> tf.Tensor:
+def slept() -> tf.Tensor:
     """0, after a pause that occupies no thread."""
     form = {"output_types": [tf.int32], "output_shapes": [tf.TensorShape([])]}
     one = tf.raw_ops.TensorDataset(components=[0], output_shapes=form["output_shapes"])

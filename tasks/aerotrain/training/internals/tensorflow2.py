@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from uuid import uuid4
 
 import tensorflow as tf
+from tensorflow.distribute.experimental.rpc.kernels import gen_rpc_ops
 from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.data.experimental.ops.iterator_model_ops import get_model_proto
@@ -239,3 +241,45 @@ def wait_for_operations() -> None:
     https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/eager/context.py
     """
     context.async_wait()
+
+
+def rpc_client(address: str) -> tf.Tensor:
+    """A client of TensorFlow's RPC server at ``host:port``, also in a graph, unlike the public one.
+
+    It is made once, where a data set is made: two that are made at once by one operation would end
+    the process.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/distribute/experimental/rpc/kernels/rpc_ops.cc
+    """
+    return gen_rpc_ops.rpc_client(
+        shared_name=uuid4().hex,
+        server_address=address,
+        timeout_in_ms=0,  # none: each call has its own
+        list_registered_methods=False,
+    )[0]
+
+
+def rpc_call(
+    client: tf.Tensor,
+    method: str,
+    arguments: Sequence[tf.Tensor],
+    milliseconds: int,
+    accepted: Sequence[int],
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The code of the error of a call, 0 if there is none, and the vector of strings it returns.
+
+    An error that is not ``accepted`` is raised. The call has so many ``milliseconds``.
+    """
+    future, deleter = gen_rpc_ops.rpc_call(
+        client, args=arguments, method_name=method, timeout_in_ms=milliseconds
+    )
+    code = tf.ensure_shape(gen_rpc_ops.rpc_check_status(future)[0], [])
+    values = tf.cond(
+        tf.reduce_any(code == accepted),
+        lambda: tf.zeros([0], tf.string),
+        lambda: tf.ensure_shape(gen_rpc_ops.rpc_get_value(future, Tout=[tf.string])[0], [None]),
+    )
+    with tf.control_dependencies([code, values]):
+        deleted = gen_rpc_ops.delete_rpc_future_resource(handle=future, deleter=deleter)
+    with tf.control_dependencies([deleted]):
+        return tf.identity(code), tf.identity(values)

@@ -32,8 +32,8 @@ def check_job(job: Job, arguments: TrainArguments) -> None:
         )
     if arguments.is_synchronous and job.count(Role.INPUT):
         raise FinalError(
-            "data_workers give each worker whatever batch is ready, and update='synchronous' needs "
-            "parts of one batch; leave data_workers out, or choose 'asynchronous'"
+            "data_workers transform whole batches, and update='synchronous' needs parts of one; "
+            "leave data_workers out, or choose 'asynchronous'"
         )
     if arguments.deterministic:
         check_deterministic(job)
@@ -143,8 +143,8 @@ def check_deterministic(job: Job) -> None:
         )
     if job.count(Role.INPUT):
         raise FinalError(
-            "deterministic cannot be where other replicas bring the input, for batches are taken "
-            "in the order in which they come; leave it out, or ask for no input"
+            "deterministic cannot be where other replicas bring the input, for a random number of "
+            "a transform depends on which one draws it; leave it out, or ask for no input"
         )
     tf.config.experimental.enable_op_determinism()
 

@@ -119,8 +119,6 @@ _OTHER_FAILED = (
 #: The same on a mesh, whose errors do not keep the type of the first one.
 _ABORTED = "Collective ops is aborted"
 
-#: Errors of a reader whose shards' process, or dispatcher, has ended.
-_NO_INPUT = (NO_MORE, "Unknown iteration client id")
 
 #: What collectives say if one process computes with the others while these do something else.
 _MISMATCHED = re.compile(r"Collective instance \d+ expected .* but got")
@@ -181,7 +179,7 @@ def lost_processes_explained() -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         message = str(error.message)
-        lost = isinstance(error, _OTHER_FAILED) or any(words in message for words in _NO_INPUT)
+        lost = isinstance(error, _OTHER_FAILED) or NO_MORE in message
         aborted = isinstance(error, tf.errors.InternalError) and _ABORTED in message
         if not (lost or aborted) or _MISMATCHED.search(message):
             raise
