@@ -1,7 +1,7 @@
 """How local replicas get a credential of the store that outlives a session token."""
 
 import json
-import logging
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from aerotrain_airflow.operators import credentials
 from aerotrain_airflow.operators.credentials import replica_base_environment
 from aerotrain_airflow.settings import Settings
 
@@ -22,9 +23,12 @@ pytestmark = pytest.mark.process
 #: boto3 refreshes a credential at each use of it, if less than 10 minutes remain.
 REMAINING = timedelta(minutes=2)
 
+#: So long is an assumed role valid.
+ASSUMED_FOR = timedelta(seconds=6)
+
 ASSUMED = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
 <AssumeRoleResult><Credentials><AccessKeyId>key</AccessKeyId><SecretAccessKey>secret
-</SecretAccessKey><SessionToken>assumed</SessionToken><Expiration>{}</Expiration></Credentials>
+</SecretAccessKey><SessionToken>assumed {}</SessionToken><Expiration>{}</Expiration></Credentials>
 </AssumeRoleResult></AssumeRoleResponse>"""
 
 
@@ -36,7 +40,8 @@ def service() -> Iterator[str]:
     class Answer(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            self._send(ASSUMED.format((datetime.now(UTC) + REMAINING).isoformat()))
+            ends = datetime.now(UTC) + ASSUMED_FOR
+            self._send(ASSUMED.format(next(numbers), ends.isoformat()))
 
         def do_GET(self) -> None:
             token = f"token {next(numbers)}"
@@ -59,11 +64,13 @@ def service() -> Iterator[str]:
 
 
 @pytest.fixture
-def connect(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
     monkeypatch.setenv("AIRFLOW__AEROTRAIN__STORE", "s3://bucket/prefix")
+    monkeypatch.setenv("AIRFLOW__AEROTRAIN__SCRATCH", str(tmp_path))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    return monkeypatch
+    yield monkeypatch
+    shutil.rmtree(tmp_path)
 
 
 def connection(**extra: object) -> str:
@@ -100,25 +107,55 @@ def test_replicas_refresh_what_boto3_can_refresh(
     assert first != second
 
 
-def test_a_session_token_that_replicas_cannot_refresh_is_said_at_the_start(
-    connect: pytest.MonkeyPatch, service: str, caplog: pytest.LogCaptureFixture
+KEYS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+
+#: Prints the tokens that a replica uses until there were three, each of which had not ended.
+USES = """
+import time, boto3
+credentials, seen = boto3.session.Session().get_credentials(), []
+until = time.monotonic() + 60
+while len(seen) < 3 and time.monotonic() < until:
+    token = credentials.get_frozen_credentials().token  # raises if it has ended
+    if token not in seen:
+        seen.append(token)
+        print(token, flush=True)
+    time.sleep(0.1)
+"""
+
+
+def role(service: str) -> dict[str, Any]:
+    sts = {"sts": {"endpoint_url": service}}
+    return {"role_arn": "arn:aws:iam::123456789012:role/team", "service_config": sts}
+
+
+def test_replicas_outlive_the_tokens_of_a_role_in_the_connection(
+    connect: pytest.MonkeyPatch, service: str
 ) -> None:
-    keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
-    role: dict[str, Any] = {
-        "role_arn": "arn:aws:iam::123456789012:role/team",
-        "service_config": {"sts": {"endpoint_url": service}},
-    }
-    cases = [
-        ({"aws_session_token": "token"}, "token", "at a time that it does not say"),
-        (role, "assumed", f"at {datetime.now(UTC).year}-"),
-        ({}, None, None),
-    ]
-    for extra, token, ends in cases:
-        caplog.clear()
-        connect.setenv("AIRFLOW_CONN_STORE", connection(**keys, **extra))
-        with caplog.at_level(logging.WARNING, "aerotrain_airflow.operators.credentials"):
-            environment = replica_base_environment(Settings.read())
-        assert environment.get("AWS_SESSION_TOKEN") == token
-        said = [each for each in caplog.messages if "replicas cannot refresh" in each]
-        assert len(said) == (ends is not None)
-        assert not ends or ends in said[0]
+    connect.setenv("AIRFLOW_CONN_STORE", connection(**KEYS, **role(service)))
+    environment = replica_base_environment(Settings.read())
+    assert not environment.keys() & {"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
+    used = subprocess.check_output([sys.executable, "-c", USES], env=environment, text=True)
+    assert len(set(used.splitlines())) == 3
+    # The task that adopts them in another process writes the same file.
+    program = (
+        "from aerotrain_airflow.operators.job import *\n"
+        "print(replica_base_environment(Settings.read())['AWS_SHARED_CREDENTIALS_FILE'])"
+    )
+    there = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert there.splitlines()[-1] == environment["AWS_SHARED_CREDENTIALS_FILE"]
+
+
+def test_a_token_in_the_connection_is_read_again_and_keys_without_a_token_are_passed(
+    connect: pytest.MonkeyPatch,
+) -> None:
+    connect.setattr(credentials, "UNKNOWN", 3.0)
+    connect.setenv("AIRFLOW_CONN_STORE", connection(**KEYS, aws_session_token="first"))
+    environment = replica_base_environment(Settings.read())
+    program = [sys.executable, "-c", USES]
+    with subprocess.Popen(program, env=environment, text=True, stdout=subprocess.PIPE) as replica:
+        assert replica.stdout is not None
+        for token, following in (("first", "second"), ("second", "third"), ("third", "fourth")):
+            assert replica.stdout.readline().strip() == token
+            connect.setenv("AIRFLOW_CONN_STORE", connection(**KEYS, aws_session_token=following))
+    connect.setenv("AIRFLOW_CONN_STORE", connection(**KEYS))
+    assert replica_base_environment(Settings.read())["AWS_SECRET_ACCESS_KEY"] == "secret"

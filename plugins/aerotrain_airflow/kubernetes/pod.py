@@ -33,6 +33,10 @@ SCRATCH = "/scratch"
 #: that of replicas in images/training.
 _NOT_ROOT = 65532
 _SHARED_MEMORY = "shared-memory"
+
+#: NCCL exchanges between the GPUs of a pod in /dev/shm, which has 64 MiB in most container engines.
+#: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#sharing-data
+_SHARED_BY_GPUS = "1Gi"
 _NODE_LABEL = "kubernetes.io/hostname"
 
 #: Seconds from SIGTERM to SIGKILL; for a replica that may save for ``aerotrain.replica.GRACE``
@@ -237,9 +241,12 @@ def _reserved(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSetting
     }
     if settings.store_secret:
         container["envFrom"] = [{"secretRef": {"name": settings.store_secret}}]
-    if replica.resources.shared_memory:
+    shared_memory = replica.resources.shared_memory
+    if shared_memory is None and replica.resources.gpu > 1:
+        shared_memory = _SHARED_BY_GPUS
+    if shared_memory:
         container["volumeMounts"] = [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}]
-        memory = {"medium": "Memory", "sizeLimit": replica.resources.shared_memory}
+        memory = {"medium": "Memory", "sizeLimit": shared_memory}
         spec["volumes"] = [{"name": _SHARED_MEMORY, "emptyDir": memory}]
     metadata = {
         "labels": {ROLE_LABEL: replica.role.value},
@@ -254,7 +261,7 @@ def _resources(resources: Resources) -> dict[str, Any]:
     cpu = f"{int(resources.cpu)}" if whole else f"{max(1, round(resources.cpu * 1000))}m"
     limits = {"memory": resources.memory}
     if resources.gpu:
-        limits["nvidia.com/gpu"] = str(resources.gpu)
+        limits[resources.gpu_resource] = str(resources.gpu)
     if resources.tpu:
         limits["google.com/tpu"] = str(resources.tpu)
     return {"requests": {"cpu": cpu, "memory": resources.memory}, "limits": limits}

@@ -83,13 +83,17 @@ def replica_environment(
 ) -> dict[str, str]:
     """The variables that describe a replica; a launcher adds credentials to them.
 
-    The workers ``without`` take no part in the cluster.
+    The workers ``without`` take no part in the cluster. A replica that neither trains nor asks for
+    a GPU sees none: TensorFlow would take the memory of all.
 
     A launcher may add HEARTBEAT, whose default is ``heartbeat`` in the working directory, and
     TERMINATION_LOG, whose default is the file that Kubernetes reads.
     """
+    own = job.replica(replica.role)
+    sees_gpus = own.resources.gpu or replica in job.trainers()
     return {
-        **job.replica(replica.role).environment,
+        **({} if sees_gpus else {"CUDA_VISIBLE_DEVICES": "-1"}),
+        **own.environment,
         Variable.JOB: job.to_json(),
         Variable.CLUSTER: json.dumps(cluster_of(job, addresses), sort_keys=True),
         Variable.ROLE: replica.role.value,

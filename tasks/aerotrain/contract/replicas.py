@@ -19,6 +19,15 @@ _Quantity = Annotated[
     ),
 ]
 
+#: https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources
+_ResourceName = Annotated[
+    str,
+    Limits(
+        pattern=r"[a-z0-9.-]+/[A-Za-z0-9._-]+",
+        form="an extended resource of Kubernetes, such as nvidia.com/gpu or amd.com/gpu",
+    ),
+]
+
 
 def is_reserved(variable: str) -> bool:
     """Whether the launcher sets that environment variable, so that a description may not."""
@@ -76,8 +85,9 @@ class Resources(Validated):
 
     The defaults suit a small model on a small cluster. Idle cores beyond them are used.
 
-    ``shared_memory`` is the part of the memory that /dev/shm may take; None leaves it to the
-    platform that runs the replica.
+    ``gpu_resource`` is the name by which Kubernetes knows the kind of GPU, such as ``amd.com/gpu``
+    or ``nvidia.com/mig-1g.10gb``. ``shared_memory`` is the part of the memory that /dev/shm may
+    take. None leaves it to the platform that runs the replica; a pod with several GPUs gets 1Gi.
     """
 
     TITLE: ClassVar = "'resources'"
@@ -85,6 +95,7 @@ class Resources(Validated):
     cpu: Positive = 0.25
     memory: _Quantity = "1536Mi"
     gpu: CountOrZero = 0
+    gpu_resource: _ResourceName = "nvidia.com/gpu"
     tpu: CountOrZero = 0
     shared_memory: _Quantity | None = None
 

@@ -58,7 +58,14 @@ _READ_BY_IMPORTS = (
 
 #: Variables that the imports set, whatever their values were. The children of a process that has
 #: imported TensorFlow have them.
-_SET_BY_IMPORTS = frozenset({"KERAS_BACKEND", "TPU_ML_PLATFORM", "TPU_ML_PLATFORM_VERSION"})
+_SET_BY_IMPORTS = frozenset(
+    {
+        "KERAS_BACKEND",
+        "TF_FORCE_GPU_ALLOW_GROWTH",
+        "TPU_ML_PLATFORM",
+        "TPU_ML_PLATFORM_VERSION",
+    }
+)
 
 #: Device files of accelerator drivers. If one exists, nothing is forked.
 _DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/dxg")

@@ -19,6 +19,8 @@ def set_environment(environment: MutableMapping[str, str]) -> None:
     # 2 keeps errors. At a lower level, each process starts with a dozen lines about drivers and
     # oneDNN.
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # Otherwise a process takes all memory of its GPUs, and none is left for an evaluation.
+    environment.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
 class _Hider(MetaPathFinder):

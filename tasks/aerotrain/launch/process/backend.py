@@ -23,6 +23,7 @@ from aerotrain.contract.replicas import ReplicaName
 from aerotrain.launch.backend import Emit, ExistingGroup, GroupGoneError, LogLine, Report
 from aerotrain.launch.controller import Ended, GroupObservation, Restart
 from aerotrain.launch.process.folder import JobFolder, exclusive, explained_errors
+from aerotrain.launch.process.gpus import divided, gpus_of
 from aerotrain.launch.process.supervisor_client import ForkServer, SupervisorClient
 from aerotrain.launch.restart_policy import Observations
 from aerotrain.launch.size import Size
@@ -153,7 +154,11 @@ class ProcessGroup:
             name=str(name),
             restarts=count,
             command=self._backend.command,
-            environment={**self._backend.environment, **own},
+            environment={
+                **self._backend.environment,
+                **self._backend.gpus(self.job).get(name, {}),
+                **own,
+            },
             umask=umask(),
             warm=may_fork(self.job, name, self._backend.environment),
         )
@@ -228,7 +233,7 @@ class ProcessBackend:
         """One command per replica; ports are chosen at the start.
 
         Raises:
-            SpecError: the job has too many replicas for this machine.
+            SpecError: the job has too many replicas for the cores or the GPUs of this machine.
         """
         count, cores = sum(each.count for each in job.replicas), os.cpu_count() or 1
         if count > MOST_PER_CORE * cores:
@@ -237,12 +242,17 @@ class ProcessBackend:
                 f"most {MOST_PER_CORE * cores} local processes can work together; ask for fewer "
                 "workers, or run them as pods with the launcher 'kubernetes'"
             )
+        self.gpus(job)
         return ProcessPlan(
             job=job,
             attempt=attempt,
             folder=self._root / job.name / path_segment(attempt),
             command=self.command,
         )
+
+    def gpus(self, job: Job) -> dict[ReplicaName, dict[str, str]]:
+        """The variable of each replica of the job that gets GPUs of this machine."""
+        return divided(job, gpus_of(self.environment))
 
     async def check(self, plans: Sequence[ProcessPlan]) -> None:
         """Check that the disk has space for the replicas' scratch folders.
