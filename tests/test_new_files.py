@@ -125,6 +125,27 @@ def test_a_trigger_waits_for_its_store_and_reports_again_what_airflow_did_not_st
     assert said.count("are seen again") == 1
 
 
+def test_a_triggerer_before_airflow_3_3_gets_each_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AEROTRAIN__STORE", tmp_path.as_uri())
+    store = open_store(tmp_path.as_uri())
+
+    async def folders(*new: str) -> list[Any]:
+        found = []
+        async with asyncio.timeout(20):
+            events = NewFiles(f"{tmp_path.as_uri()}/table/", poll=0.02).run()
+            for folder in new:
+                store.put(f"table/{folder}/a", b"1")
+                event = await anext(events)
+                found.append(event.payload["folders"])
+        return found
+
+    assert asyncio.run(folders("dt=1", "dt=2")) == [["dt=1"], ["dt=2"]]
+    # The last event was not confirmed, because nobody asked for the next one.
+    assert asyncio.run(folders("dt=3")) == [["dt=2", "dt=3"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

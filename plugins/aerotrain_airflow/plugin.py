@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
-from airflow.sdk.configuration import conf
+from airflow.providers.common.compat.sdk import conf
 
 from aerotrain_airflow.operators.links import PAGE_ROUTE, PREFIX
 from aerotrain_airflow.settings import SECTION

@@ -111,7 +111,7 @@ class Settings(Validated):
             FinalError: the store is not a URL, or the launcher does not exist or is not allowed.
         """
         # Here, because Airflow reads the declarations above while it loads its configuration.
-        from airflow.sdk.configuration import conf
+        from airflow.providers.common.compat.sdk import conf
 
         home = Path(conf.get("core", "dags_folder")).resolve().parent
         values: dict[str, Any] = {}

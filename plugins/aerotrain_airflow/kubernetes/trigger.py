@@ -6,7 +6,6 @@ import traceback
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
-from airflow.observability import stats
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from aerotrain.contract.errors import AerotrainError
@@ -20,6 +19,7 @@ from aerotrain_airflow.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.kubernetes.identity import Handle
 from aerotrain_airflow.kubernetes.plan import PodSettings
 from aerotrain_airflow.settings import Settings
+from aerotrain_airflow.versions import stats_of
 
 #: Seconds for which requests to end pods are retried; Airflow allows 30 to end a killed task.
 _RETRY_END_FOR = 20.0
@@ -95,7 +95,9 @@ class JobTrigger(BaseTrigger):
 
     async def _follow(self) -> Ended:
         instance = self.task_instance
-        metrics = JobMetrics(stats, instance.dag_id, instance.task_id) if instance else None
+        metrics = None
+        if instance:
+            metrics = JobMetrics(stats_of("airflow"), instance.dag_id, instance.task_id)
 
         def emit(line: LogLine) -> None:
             log_line(self.log, line)

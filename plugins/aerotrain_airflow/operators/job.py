@@ -6,10 +6,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, get_current_context
 from airflow.sdk.definitions.param import ParamsDict
-from airflow.sdk.exceptions import AirflowSkipException
-from airflow.sdk.observability import stats
 from jinja2 import Environment
 
 from aerotrain.contract.errors import AerotrainError, TemporaryError
@@ -39,6 +38,7 @@ from aerotrain_airflow.operators.reuse import earlier_result, key_of, remember
 from aerotrain_airflow.operators.task_try import TaskTry, WorkerGoneError, translated
 from aerotrain_airflow.params import without_copies
 from aerotrain_airflow.settings import Settings
+from aerotrain_airflow.versions import stats_of
 
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
@@ -207,7 +207,7 @@ class JobOperator(BaseOperator):
 
     @property
     def _metrics(self) -> JobMetrics:
-        return JobMetrics(stats, self.dag_id, self.task_id)
+        return JobMetrics(stats_of("airflow.sdk"), self.dag_id, self.task_id)
 
     def _emit(self, line: LogLine) -> None:
         self._metrics.read(line)

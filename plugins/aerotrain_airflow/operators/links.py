@@ -7,8 +7,8 @@ import re
 from typing import Any
 from urllib.parse import quote
 
+from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperator, BaseOperatorLink
-from airflow.sdk.configuration import conf
 
 from aerotrain.contract.job import prefix_of
 from aerotrain.contract.layout import CARD, PAGE, RUN_LOG, path_segment

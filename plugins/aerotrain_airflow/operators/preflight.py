@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from airflow.providers.common.compat.sdk import DownstreamTasksSkipped
 from airflow.sdk import Context, XComArg
-from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.job import Job

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowSkipException
 
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.layout import VERSIONS, path_segment

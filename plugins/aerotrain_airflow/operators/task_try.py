@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import structlog
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.sdk import Context, get_current_context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 
@@ -40,8 +40,10 @@ class TaskTry:
 
     def __init__(self, context: Context) -> None:
         self._ti: Any = context["ti"]
-        self._store: Any = context["task_state_store"]
-        self._store.set(_KEY, str(self._ti.id))
+        #: None before Airflow 3.3.
+        self._store: Any = context.get("task_state_store")
+        if self._store is not None:
+            self._store.set(_KEY, str(self._ti.id))
 
     def has_successor(self) -> bool:
         """Whether Airflow has abandoned this try for another one; False if there is no answer.
@@ -69,8 +71,12 @@ class TaskTry:
         return states[ti.run_id][f"{ti.task_id}_{ti.map_index}" if is_mapped else ti.task_id]
 
     def _is_replaced(self) -> bool:
-        """Whether another try is running: Airflow then has no entry for the id of this one."""
-        return self._store.get(_KEY) is None
+        """Whether another try is running: Airflow then has no entry for the id of this one.
+
+        Without a store that is unknown. Replicas that the other try has adopted are not ended then
+        either, for this try no longer holds them.
+        """
+        return self._store is not None and self._store.get(_KEY) is None
 
 
 #: The XCom of a task with the reason of its failure, which Airflow itself has in the log only.

@@ -12,10 +12,9 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
-from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
 from aerotrain.contract.errors import AerotrainError, FinalError, SpecError
 from aerotrain.contract.layout import WATCHED, path_segment
@@ -24,6 +23,10 @@ from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import swap
 from aerotrain_airflow.operators.credentials import store_of
 from aerotrain_airflow.settings import Settings
+from aerotrain_airflow.versions import SharedStreamProducer
+
+if TYPE_CHECKING:
+    from airflow.triggers.shared_stream import AdvanceItem
 
 FORMAT = 1
 
@@ -177,9 +180,15 @@ class NewFiles(BaseEventTrigger):
         async for payload in shared_stream:
             yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
-    def run(self) -> NoReturn:
-        """Not called: the triggerer reads the shared stream."""
-        raise NotImplementedError("a triggerer of Airflow 3.3 or later reads the shared stream")
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """The events, for a triggerer before Airflow 3.3, which shares no stream.
+
+        It does not say when it has stored an event: files are confirmed when it asks for the next.
+        """
+        producer = _Producer(self)
+        async for payload, files in producer.open_stream():
+            yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+            await producer.confirm(files)
 
 
 _Result = TypeVar("_Result")
@@ -207,13 +216,18 @@ class _Producer(SharedStreamProducer):
                 yield {"url": url, "count": len(files), "folders": folders}, files
             await asyncio.sleep(self._trigger.poll)
 
-    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+    async def advance(self, batch: "Sequence[AdvanceItem]") -> None:
         for item in batch:
             if item.outcome.is_clean:  # otherwise they are reported again
-                confirm = partial(self._confirmed, item.broker_payload)
-                while not await self._tried(confirm):
-                    await asyncio.sleep(self._trigger.poll)
+                await self.confirm(item.broker_payload)
             self._is_reporting = False
+
+    async def confirm(self, files: Tags) -> None:
+        """Record that these files were reported, and report others."""
+        confirm = partial(self._confirmed, files)
+        while not await self._tried(confirm):
+            await asyncio.sleep(self._trigger.poll)
+        self._is_reporting = False
 
     def _new_files(self, source: Store, store: Store) -> Tags:
         return self._prefix.new_files(source, store, time.time())
