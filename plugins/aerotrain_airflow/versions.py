@@ -1,4 +1,4 @@
-"""What differs between the supported versions of Airflow, 3.1 and later.
+"""What differs between the supported versions of Airflow, 3.2 and later.
 
 Names that only moved are imported from the provider ``common.compat``.
 """
@@ -23,8 +23,5 @@ def stats_of(package: str) -> Any:
     ``package`` is ``airflow.sdk`` in a task, and ``airflow`` in a triggerer. The client is a module
     since 3.3, and was a class before.
     """
-    try:
-        module = import_module(f"{package}.observability.stats")
-    except ModuleNotFoundError:  # before 3.2
-        module = import_module("airflow.stats")
+    module = import_module(f"{package}.observability.stats")
     return module if hasattr(module, "incr") else module.Stats
