@@ -57,7 +57,7 @@ PS = {"worker": 2, "ps": 1}
         (job("multi_worker_mirrored", worker=1), "5 7 8 9", {"chief": "5,7", "worker-0": "8,9"}),
         (job("parameter_server", **PS), "0 1", {"worker-0": "0", "worker-1": "1"}),
         (
-            job("parameter_server", **PS, input=1, dispatcher=1),
+            job("parameter_server", **PS, input=1),
             "GPU-a GPU-b",
             {"worker-0": "GPU-a", "worker-1": "GPU-b"},
         ),
@@ -111,7 +111,7 @@ def test_the_gpus_of_a_machine_are_its_devices_or_those_that_the_user_has_left(
     [
         (job("parameter_server", **PS, evaluator=1), "chief ps-0 evaluator"),
         (job("parameter_server", {"evaluator": 1}, **PS, evaluator=1), "chief ps-0"),
-        (job("one_device", input=1, dispatcher=1), "input-0 dispatcher"),
+        (job("one_device", input=1), "input-0"),
         (job("multi_worker_mirrored", worker=2), ""),
     ],
 )
