@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,8 @@ class Trainings:
     def __init__(self, folder: Path, store: str, launcher: Launcher[Any]) -> None:
         sys.path.insert(0, str(MODELS))
         self._store, self._launcher = store, launcher
-        self._data = prepare(store, folder / "prepare", "keyed", splits={"train": 1.0})
+        with redirect_stdout(sys.stderr):
+            self._data = prepare(store, folder / "prepare", "keyed", splits={"train": 1.0})
         self._code = publish_code(open_store(store), MODELS)
 
     def started(self, kind: Kind, name: str, workers: int, **spot: bool) -> Training:
