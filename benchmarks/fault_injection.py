@@ -21,7 +21,7 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import Progress, State
 from aerotrain.launch.backend import LogLine
-from aerotrain.launch.controller import Ended
+from aerotrain.launch.decision import Ended
 from aerotrain.launch.launcher import Launcher
 from aerotrain.store import open_store
 from aerotrain_airflow.goodput import Goodput, events_of_chief, record

@@ -9,7 +9,8 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Deadlines, Job
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Failure, Observation, State, observed_exit
-from aerotrain.launch.controller import Controller, Ended, GroupObservation, LastStep, Restart, Wait
+from aerotrain.launch.controller import Controller
+from aerotrain.launch.decision import Ended, GroupObservation, LastStep, Restart, Wait
 from aerotrain.launch.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED, compacted, size_of
 from support.described_jobs import GANG, SERVED, job
 

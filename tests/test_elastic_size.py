@@ -12,7 +12,8 @@ from aerotrain.contract.job import Deadlines
 from aerotrain.contract.layout import JOB, SIZE
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation, State
-from aerotrain.launch.controller import Controller, Ended, GroupObservation, LastStep, Restart, Wait
+from aerotrain.launch.controller import Controller
+from aerotrain.launch.decision import Ended, GroupObservation, LastStep, Restart, Wait
 from aerotrain.launch.restart_policy import compacted
 from aerotrain.launch.size import JOIN_TOGETHER, PLACED_WITHIN, Size, WantedSize
 from aerotrain.launch.wanted import want

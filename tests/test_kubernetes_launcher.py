@@ -8,7 +8,7 @@ import pytest
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.status import State
-from aerotrain.launch.controller import Ended
+from aerotrain.launch.decision import Ended
 from aerotrain.launch.launcher import Launcher
 from aerotrain_airflow.kubernetes.lines import LONGEST
 from support.kubernetes_worlds import ALONE, World, eventually, on_a_cluster, quota_of

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from aerotrain.contract.status import State
-from aerotrain.launch.controller import Ended
+from aerotrain.launch.decision import Ended
 from aerotrain.launch.launcher import Launcher
 from aerotrain_airflow.kubernetes.backend import KubernetesBackend
 from support.kubernetes_worlds import CONN_ID, World, connection, eventually, grant

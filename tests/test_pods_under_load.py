@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from aerotrain.contract.status import State
-from aerotrain.launch.controller import Ended
+from aerotrain.launch.decision import Ended
 from aerotrain_airflow.kubernetes.identity import POSITIONS
 from aerotrain_airflow.kubernetes.lines import moment
 from support.kubernetes_worlds import ALONE, CONN_ID, World, connection, eventually, grant

@@ -10,7 +10,7 @@ import pytest
 
 from aerotrain.contract.job import Job
 from aerotrain.launch.backend import LogLine
-from aerotrain.launch.controller import Ended
+from aerotrain.launch.decision import Ended
 from aerotrain.launch.launcher import Launcher
 from aerotrain.store import open_store
 from aerotrain_airflow.kubernetes.backend import KubernetesBackend

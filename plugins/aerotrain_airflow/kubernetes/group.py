@@ -18,7 +18,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Observation, State
 from aerotrain.launch.backend import Emit, GroupGoneError, Report
-from aerotrain.launch.controller import Ended, GroupObservation, Restart
+from aerotrain.launch.decision import Ended, GroupObservation, Restart
 from aerotrain.launch.restart_policy import restart_counts
 from aerotrain.launch.size import Size
 from aerotrain_airflow.kubernetes.cluster import (

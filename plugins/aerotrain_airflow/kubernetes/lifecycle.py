@@ -23,7 +23,7 @@ from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.launch.backend import ExistingGroup, GroupGoneError
-from aerotrain.launch.controller import Ended, Restart
+from aerotrain.launch.decision import Ended, Restart
 from aerotrain.launch.restart_policy import Observations, compacted, restart_counts
 from aerotrain.launch.size import Size
 from aerotrain_airflow.kubernetes.cluster import ApiError, Cluster, NoRoomError, together

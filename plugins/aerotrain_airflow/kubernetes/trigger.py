@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from aerotrain.contract.errors import AerotrainError
 from aerotrain.contract.status import State
 from aerotrain.launch.backend import LogLine, log_line
-from aerotrain.launch.controller import Ended
+from aerotrain.launch.decision import Ended
 from aerotrain.launch.driver import follow
 from aerotrain.store import Store
 from aerotrain_airflow.goodput import JobMetrics

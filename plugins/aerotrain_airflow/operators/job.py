@@ -16,7 +16,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.layout import JOB, RESULT
 from aerotrain.contract.status import Result
 from aerotrain.launch.backend import LogLine, attempt_of, log_line
-from aerotrain.launch.controller import Ended
+from aerotrain.launch.decision import Ended
 from aerotrain.launch.launcher import Launcher
 from aerotrain.launch.process.backend import ProcessBackend
 from aerotrain.store import MissingError, Store

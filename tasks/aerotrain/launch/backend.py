@@ -14,7 +14,7 @@ from aerotrain.contract.errors import WARNING_PREFIX, TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName
-from aerotrain.launch.controller import Ended, GroupObservation, Restart
+from aerotrain.launch.decision import Ended, GroupObservation, Restart
 from aerotrain.launch.restart_policy import Observations
 
 

@@ -4,20 +4,28 @@ The only state is the group's event log. So any process that follows the group n
 the same restart budgets, and completes a restart that was recorded but not carried out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
 
-from aerotrain.contract.errors import FinalError, TemporaryError, counted
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation, State, job_state
+from aerotrain.launch.decision import (
+    Decision,
+    Ended,
+    GroupObservation,
+    LastStep,
+    Restart,
+    Wait,
+)
+from aerotrain.launch.resizing import Resizing
 from aerotrain.launch.restart_policy import (
     BY_CLUSTER,
     MISSES_A_PEER,
     Deadline,
+    Histories,
     History,
     Observations,
     Remedy,
@@ -32,143 +40,7 @@ from aerotrain.launch.restart_policy import (
     not_before,
     replicas_to_restart,
 )
-from aerotrain.launch.size import QUEUED, RESIZED, SUSPENDED, Size, WantedSize, suspended_seconds
-from aerotrain.launch.stragglers import stragglers
-
-Histories = Mapping[ReplicaName, History]
-
-
-@dataclass(frozen=True)
-class GroupObservation:
-    """The observation of every replica; ``at`` is when it began, by ``time.time()``."""
-
-    seen: Observations
-    at: float
-
-
-@dataclass(frozen=True)
-class LastStep:
-    """The global step of the last progress line, and its time by ``time.time()``."""
-
-    step: int
-    at: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """How a job ended: its state, the replicas that caused it, and the message for the user."""
-
-    state: State
-    reason: str = ""
-    causes: tuple[ReplicaName, ...] = ()
-
-    @classmethod
-    def of(cls, seen: Observations) -> Self:
-        """The end of a job whose replicas are in these states.
-
-        FAILED takes precedence over LOST: the peers of a replica that failed are LOST because of
-        it.
-        """
-        state = job_state(seen)
-        causes = tuple(name for name, each in seen.items() if each.state is state)
-        reason = listed([seen[name].sentence(name) for name in causes])
-        return cls(state=state, reason=reason, causes=causes)
-
-    @classmethod
-    def recorded_in(cls, events: Sequence[Event]) -> Self | None:
-        """The end that is recorded in the event log of a group, without its causes."""
-        found = (each for each in events if each.event is EventType.END)
-        end = next(found, None)
-        return cls(state=State(end.kind), reason=end.because) if end else None
-
-    def to_dict(self) -> dict[str, str]:
-        """The state and the reason, as plain values for an Airflow event."""
-        return {"state": self.state.value, "reason": self.reason}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, str]) -> Self:
-        """Read what ``to_dict`` wrote."""
-        return cls(state=State(data["state"]), reason=data["reason"])
-
-    def raise_unless_succeeded(self) -> None:
-        """Raise the exception that says whether another attempt may help.
-
-        Raises:
-            FinalError: a replica failed, and would fail again.
-            TemporaryError: a replica failed for another reason, or the job missed a deadline.
-        """
-        if self.state is not State.SUCCEEDED:
-            raise (FinalError if self.state is State.FAILED else TemporaryError)(self.reason)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Restart:
-    """Replicas to restart now; those that still run are ended first.
-
-    ``counts`` are their restart counts afterwards. ``avoid`` is a node on which a replica should
-    not be placed again, ``memory`` the factor for its memory. Those in ``force`` are replaced at
-    once, without waiting for the end of the old process or pod. Those in ``ends`` are ended, and
-    not started again: they may save before, and so may others if it is ``gentle``.
-    """
-
-    counts: Mapping[ReplicaName, int]
-    because: str
-    avoid: Mapping[ReplicaName, str] = field(default_factory=dict)
-    memory: Mapping[ReplicaName, float] = field(default_factory=dict)
-    force: frozenset[ReplicaName] = frozenset()
-    ends: frozenset[ReplicaName] = frozenset()
-    gentle: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        events: Mapping[ReplicaName, Event],
-        ends: frozenset[ReplicaName] = frozenset(),
-        because: str = "",
-    ) -> Self:
-        """The restart that these events record, and the end of others."""
-        return cls(
-            counts={name: each.restarts for name, each in events.items()},
-            because=next((each.because for each in events.values()), because),
-            ends=ends,
-            gentle=any(each.kind in (RESIZED, QUEUED) for each in events.values()),
-            avoid={name: each.node for name, each in events.items() if each.node},
-            memory={name: each.memory for name, each in events.items() if each.memory != 1.0},
-            force=frozenset(name for name, each in events.items() if each.force),
-        )
-
-    def __str__(self) -> str:
-        """One sentence for the task's log."""
-        done = {"ending": self.ends, "restarting": self.counts}
-        said = [
-            f"{verb} {listed([*map(str, sorted(who))], ', ')}" for verb, who in done.items() if who
-        ]
-        return "; ".join([self.because, *said])
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Nothing to do before ``until``, a time of ``time.time()``, unless something changes.
-
-    ``look_again`` means that the observation is too old to tell whether a deadline was met.
-    """
-
-    until: float
-    look_again: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What to do, and the events to record before it is done."""
-
-    action: Ended | Restart | Wait
-    events: tuple[Event, ...] = ()
-
-    @classmethod
-    def end(cls, ended: Ended, now: float, events: tuple[Event, ...] = ()) -> Self:
-        """The end of the job, recorded after ``events``."""
-        end = Event(event=EventType.END, at=now, kind=ended.state.value, because=ended.reason)
-        return cls(action=ended, events=(*events, end))
+from aerotrain.launch.size import Size, WantedSize, suspended_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +80,7 @@ class Controller:
         seen = self._combined(asked, history, late, last_step) if asked else look.seen
         if job_state(seen) in (State.SUCCEEDED, State.FAILED):
             return Decision.end(Ended.of(seen), now)
-        resizing = _Resizing(
+        resizing = Resizing(
             size=size, seen=seen, all_seen=look.seen, history=history, now=now, last_step=last_step
         )
         asked_for = None if wanted is None else size.wanted(wanted)
@@ -455,163 +327,6 @@ class _Failures:
             node=seen.node,
             unresponsive=tuple(sorted(seen.unresponsive)),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Resizing:
-    """What changes the ``size`` of a group: the user's wish, and the room that there is.
-
-    And what replaces its members without a failure: a queue that evicts them, and slow steps.
-
-    ``seen`` are the observations of the replicas that the group asks for, of ``all_seen``.
-    """
-
-    size: Size
-    seen: Observations
-    all_seen: Observations
-    history: Histories
-    now: float
-    last_step: LastStep | None
-
-    def by_hand(self, new: Size, events: tuple[Event, ...] = ()) -> Decision:
-        """Ask for the number of workers that the user wants."""
-        if new.suspended:
-            because = f"suspended by hand{self._at('after')}"
-        elif self.size.suspended:
-            because = "resumed by hand"
-        else:
-            because = f"{self._of(new.workers)} are asked for by hand"
-        return self._change(new, because, events)
-
-    def by_room(self, left_out: frozenset[ReplicaName]) -> Decision | None:
-        """Go on without members that have no place, or with others that got one."""
-        size = self.size
-        dues = size.without_place(self.seen)
-        missing = sorted(left_out - size.without if size.job.rules.peers else ())
-        missing = missing or sorted(dues if dues and max(dues.values()) <= self.now else ())
-        if missing:
-            new = replace(size, without=size.without | {*missing})
-            verb = "has" if len(missing) == 1 else "have"
-            because = f"{self._of(_workers(new))} go on: {_listed(missing)} {verb} no place"
-            return self._change(new, because, apart=left_out)
-        joining, due = size.joining(self.seen)
-        if joining and due <= self.now and not dues:
-            new = replace(size, without=size.without - {*joining})
-            verb = "has" if len(joining) == 1 else "have"
-            goes_on = f"going on with {self._of(_workers(new))}{self._at('from')}"
-            return self._change(new, f"{_listed(joining)} {verb} a place: {goes_on}")
-        return None
-
-    def by_queue(self) -> Decision | None:
-        """Start all again of a group that its queue has evicted: they wait there."""
-        evicted = {name: each for name, each in self.seen.items() if each.failure is Failure.QUEUE}
-        if not evicted:
-            return None
-        name, seen = next(iter(evicted.items()))
-        goes_on = f"it goes on once it is admitted again: {seen.sentence(name)}"
-        because = f"evicted by the queue{self._at('after')}; {goes_on}"
-        return self._change(self.size, because, kind=QUEUED, starts=self.size.names())
-
-    def by_slowness(self, times: Mapping[str, float]) -> Decision | None:
-        """Name a member that has become slow and, if the training says so, replace it."""
-        members = {str(each): each for each in self.size.members()}
-        for each in stragglers({name: time for name, time in times.items() if name in members}):
-            name = members[each.replica]
-            if self.history[name].slow_since > self.now - _NAMED_EVERY:
-                continue
-            slow = Event(
-                event=EventType.STRAGGLER,
-                at=self.now,
-                step=self.last_step.step if self.last_step else None,
-                replica=each.replica,
-                because=str(each),
-            )
-            if self.size.job.arguments.get("stragglers") != "replace":
-                return Decision(action=Wait(self.now), events=(slow,))
-            names = replicas_to_restart(self.size.job, {name}) & {*members.values()}
-            restarts = self._restarts(sorted(names), f"{each}; it is replaced", RESIZED)
-            restarts[name] = replace(restarts[name], node=self.seen[name].node)
-            return Decision(action=Restart.of(restarts), events=(slow, *restarts.values()))
-        return None
-
-    def dues(self) -> tuple[float, float]:
-        """When to go on without members that have no place, and with others that got one."""
-        joining, due = self.size.joining(self.seen)
-        dues = self.size.without_place(self.seen).values()
-        return max(dues, default=float("inf")), due if joining else float("inf")
-
-    def end(self) -> Decision:
-        """End the replicas that still run of a suspended group; then wait until it is resumed."""
-        ends = self.size.to_end(self.all_seen)
-        if not ends:
-            return Decision(action=Wait(float("inf")))
-        return Decision(action=Restart.of({}, ends, "suspended by hand"))
-
-    def _change(
-        self,
-        new: Size,
-        because: str,
-        events: tuple[Event, ...] = (),
-        apart: frozenset[ReplicaName] = frozenset(),
-        kind: str = "",
-        starts: Sequence[ReplicaName] = (),
-    ) -> Decision:
-        """The change to that size, which starts no replica that is ``apart``."""
-        resize = Event(
-            event=EventType.RESIZE,
-            at=self.now,
-            step=self.last_step.step if self.last_step else None,
-            kind=SUSPENDED if new.suspended else kind,
-            because=because,
-            workers=new.workers,
-            without=tuple(map(str, sorted(new.without))),
-        )
-        names = [each for each in starts or new.to_start(self.size) if each not in apart]
-        restarts = self._restarts(names, because, kind or RESIZED)
-        action = Restart.of(restarts, new.to_end(self.all_seen), because)
-        return Decision(action=action, events=(*events, resize, *restarts.values()))
-
-    def _restarts(
-        self, names: Iterable[ReplicaName], because: str, kind: str
-    ) -> dict[ReplicaName, Event]:
-        return {
-            name: Event(
-                event=EventType.RESTART,
-                at=self.now,
-                step=self.last_step.step if self.last_step else None,
-                replica=str(name),
-                restarts=self.history[name].restarts + 1,
-                kind=kind,
-                because=because,
-                memory=memory_factor(self.history[name].failures),
-            )
-            for name in names
-        }
-
-    def _of(self, workers: int) -> str:
-        return f"{workers} of {counted(self.size.job.sizes[-1], 'worker')}"
-
-    def _at(self, word: str) -> str:
-        return f" {word} step {self.last_step.step}" if self.last_step else ""
-
-
-#: Seconds after which a replica that is slow is named, and replaced, again.
-_NAMED_EVERY = 3600.0
-
-#: The number of replicas that the reason of a resize names.
-_NAMED = 3
-
-
-def _workers(size: Size) -> int:
-    return sum(each.role is Role.WORKER for each in size.members())
-
-
-def _listed(names: Sequence[ReplicaName]) -> str:
-    """The first names in a sentence: each replica's restart has it."""
-    said = list(map(str, names))
-    if len(said) > _NAMED:
-        said = [*said[: _NAMED - 1], f"{len(said) - _NAMED + 1} others"]
-    return " and ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
 
 
 def _not_carried_out(seen: Observations, history: Histories) -> dict[ReplicaName, Event]:

@@ -26,7 +26,8 @@ from aerotrain.launch.backend import (
     Report,
     RetryLaterError,
 )
-from aerotrain.launch.controller import Controller, Decision, Ended, LastStep, Restart, Wait
+from aerotrain.launch.controller import Controller
+from aerotrain.launch.decision import Decision, Ended, LastStep, Restart, Wait
 from aerotrain.launch.wanted import Open, Wanted, watched
 
 #: What TensorFlow's C++ prints whatever its log level: a banner, and all that is of level INFO.

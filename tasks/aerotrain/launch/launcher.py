@@ -17,7 +17,7 @@ from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain.launch import driver
 from aerotrain.launch.backend import Backend, Emit, PlanT, Record, Report
-from aerotrain.launch.controller import Ended
+from aerotrain.launch.decision import Ended
 from aerotrain.launch.restart_policy import Observations
 from aerotrain.launch.wanted import Open
 

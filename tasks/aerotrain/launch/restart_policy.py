@@ -85,6 +85,10 @@ class History:
         return [each for each in self.events if each.event is what]
 
 
+#: The history of each replica.
+Histories = Mapping[ReplicaName, History]
+
+
 def restart_counts(events: Iterable[Event]) -> dict[str, int]:
     """The restart count of each replica that has a recorded restart."""
     return {each.replica: each.restarts for each in events if each.event is EventType.RESTART}

@@ -21,7 +21,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.layout import path_segment
 from aerotrain.contract.replicas import ReplicaName
 from aerotrain.launch.backend import Emit, ExistingGroup, GroupGoneError, LogLine, Report
-from aerotrain.launch.controller import Ended, GroupObservation, Restart
+from aerotrain.launch.decision import Ended, GroupObservation, Restart
 from aerotrain.launch.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain.launch.process.gpus import divided, gpus_of
 from aerotrain.launch.process.supervisor_client import ForkServer, SupervisorClient
