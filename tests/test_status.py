@@ -40,6 +40,11 @@ def test_an_exit_code_determines_whether_a_retry_can_help(
     assert observed_exit(exit_code) == expected
 
 
+def test_a_crash_by_a_signal_is_said_before_the_last_line_of_the_log() -> None:
+    seen = observed_exit(139, "hello from chief")
+    assert seen.sentence(CHIEF) == "chief was ended by signal 11: hello from chief"
+
+
 @pytest.mark.parametrize(
     ("chief", "worker", "ps", "state"),
     [

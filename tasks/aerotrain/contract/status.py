@@ -101,7 +101,8 @@ def observed_exit(exit_code: int, message: str = "") -> Observation:
         state=state,
         exit_code=exit_code,
         reason=f"{reason}: {said.reason}" if said.reason else reason,
-        message=said.reason,
+        # Of a crash by a signal, it is only the last line of the log, and the signal is the reason.
+        message="" if exit_code > 128 and failure is Failure.CRASH else said.reason,
         failure=failure,
         unresponsive=said.unresponsive,
     )
