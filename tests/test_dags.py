@@ -152,7 +152,7 @@ def test_a_dag_sets_the_environment_of_every_replica_and_options_that_the_form_l
         export(model, "file:///data", environment=wanted)
     jobs = [cast(JobOperator, task).job for task in dag.tasks]
     environments = [replica["environment"] for job in jobs for replica in job["replicas"]]
-    assert environments == [wanted] * 8  # a training may have six roles
+    assert environments == [wanted] * 7  # a training may have five roles
     assert jobs[0]["arguments"].items() >= options.items()
     assert dag.get_task("train").pool == "gpus"
 
