@@ -50,6 +50,15 @@ def test_a_replica_without_progress_within_its_timeout_is_ended():
     assert world.said[0].startswith("no progress for 61 s after step 120, where 60 s are allowed")
 
 
+def test_an_execution_of_a_worker_that_was_lost_has_no_steps():
+    world = World()
+    world.execute(300)
+    world.execute(1)
+    world.execute(5, steps=0)
+    world.execute(61)
+    assert len(world.said) == 1
+
+
 def test_slow_executions_have_a_longer_timeout():
     world = World()
     for seconds in (100, 100, 50, 140):

@@ -83,6 +83,8 @@ class Watchdog:
         self._since = began = self.clock()
 
         def ended(steps: int) -> None:
+            if not steps:  # of a worker that was lost
+                return
             # ``check`` may have shifted it by the time for which this process was stopped.
             seconds = self.clock() - (self._since or began)
             if self._executions < 2:  # the first one stands for the next, until that has ended
