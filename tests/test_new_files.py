@@ -142,7 +142,7 @@ def test_a_triggerer_before_airflow_3_3_gets_each_file_once(
         return found
 
     assert asyncio.run(folders("dt=1", "dt=2")) == [["dt=1"], ["dt=2"]]
-    # The last event was not confirmed, because nobody asked for the next one.
+    # The last event was not confirmed, because the next one was not asked for.
     assert asyncio.run(folders("dt=3")) == [["dt=2", "dt=3"]]
 
 

@@ -195,7 +195,9 @@ def what_is_wrong(kind: Kind, training: Training, acts: Sequence[Act] = ()) -> l
         if lost + twice > doubt
     ]
     asked = [int(each.what) for each in acts if each.verb == "scale to"]
-    sizes = [each.workers for each in training.events() if each.event is EventType.RESIZE]
+    # At first it has the most, which it keeps if it is asked for less and more again at once.
+    resizes = (each for each in training.events() if each.event is EventType.RESIZE)
+    sizes = [SIZES[-1], *(each.workers for each in resizes)]
     if asked and sizes[-1:] != asked[-1:]:
         wrong.append(f"its sizes were {sizes}")
     return wrong

@@ -1,7 +1,7 @@
 """The replicas of a training that are much slower than the others, by the times of their steps.
 
-Each reports its own, and the chief those of workers that it coordinates. Whoever follows the group
-names the slow ones, and the page of a run shows them, by this one rule.
+Each reports its own, and the chief those of workers that it coordinates. The process that
+follows the group names the slow ones, and the page of a run shows them, by this one rule.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """The size that a user has set for a job: an object in the job's folder of the store.
 
-``aerotrain scale``, ``suspend`` and ``resume`` write it, as the page of a run does. Whoever follows
-the job reads it every few seconds, and the controller decides what follows from it. At the same
-times the event log of the group is written there, for that page, and less often the times of steps
-are read that replicas report there.
+``aerotrain scale``, ``suspend`` and ``resume`` write it, as the page of a run does. The process
+that follows the job reads it every few seconds, and the controller decides what follows from it. At
+the same times the event log of the group is written there, for that page, and less often the times
+of steps are read that replicas report there.
 """
 
 import json
