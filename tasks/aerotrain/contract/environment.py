@@ -90,7 +90,7 @@ def replica_environment(
     TERMINATION_LOG, whose default is the file that Kubernetes reads.
     """
     own = job.replica(replica.role)
-    sees_gpus = own.resources.gpu or replica in job.trainers()
+    sees_gpus = own.resources.gpu or job.trains(replica.role)
     return {
         **({} if sees_gpus else {"CUDA_VISIBLE_DEVICES": "-1"}),
         **own.environment,

@@ -180,10 +180,9 @@ class Job(Validated):
         """The role whose replicas read shards for graphs of the chief, if the job has any."""
         return Role.INPUT if self.count(Role.INPUT) else Role.WORKER
 
-    def trainers(self) -> list[ReplicaName]:
-        """The replicas that compute what is trained; others serve, coordinate or evaluate."""
-        computes = {Role.WORKER} if self.count(Role.PS) else {Role.CHIEF, Role.WORKER}
-        return [name for name in self.names() if name.role in computes]
+    def trains(self, role: Role) -> bool:
+        """Whether that role computes what is trained; others serve, coordinate or evaluate."""
+        return role is Role.WORKER or (role is Role.CHIEF and not self.count(Role.PS))
 
     @property
     def prefix(self) -> str:

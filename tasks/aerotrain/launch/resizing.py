@@ -83,7 +83,7 @@ class Resizing:
             slow = Event(
                 event=EventType.STRAGGLER,
                 at=self.now,
-                step=self.last_step.step if self.last_step else None,
+                step=self._step,
                 replica=each.replica,
                 because=str(each),
             )
@@ -121,7 +121,7 @@ class Resizing:
         resize = Event(
             event=EventType.RESIZE,
             at=self.now,
-            step=self.last_step.step if self.last_step else None,
+            step=self._step,
             kind=SUSPENDED if new.suspended else kind,
             because=because,
             workers=new.workers,
@@ -139,7 +139,7 @@ class Resizing:
             name: Event(
                 event=EventType.RESTART,
                 at=self.now,
-                step=self.last_step.step if self.last_step else None,
+                step=self._step,
                 replica=str(name),
                 restarts=self.history[name].restarts + 1,
                 kind=kind,
@@ -148,6 +148,10 @@ class Resizing:
             )
             for name in names
         }
+
+    @property
+    def _step(self) -> int | None:
+        return self.last_step.step if self.last_step else None
 
     def _of(self, workers: int) -> str:
         return f"{workers} of {counted(self.size.job.sizes[-1], 'worker')}"

@@ -142,11 +142,15 @@ class ProcessGroup:
 
     def _start(self, counts: Mapping[ReplicaName, int]) -> None:
         """Start replicas at these restart counts."""
-        starts = [self._start_of(name, count) for name, count in sorted(counts.items())]
+        gpus = self._backend.gpus(self.job)
+        starts = [
+            self._start_of(name, count, gpus.get(name, {}))
+            for name, count in sorted(counts.items())
+        ]
         ports = [int(each.rsplit(":", 1)[1]) for each in self._folder.addresses().values()]
         self._supervisor.start(starts, ports)
 
-    def _start_of(self, name: ReplicaName, count: int) -> Start:
+    def _start_of(self, name: ReplicaName, count: int, gpus: Mapping[str, str]) -> Start:
         addresses, without = self._folder.addresses(), Size.of(self.job, self.events).absent()
         attempt = self._folder.attempt
         own = replica_environment(self.job, name, addresses, attempt, count, without)
@@ -154,11 +158,7 @@ class ProcessGroup:
             name=str(name),
             restarts=count,
             command=self._backend.command,
-            environment={
-                **self._backend.environment,
-                **self._backend.gpus(self.job).get(name, {}),
-                **own,
-            },
+            environment={**self._backend.environment, **gpus, **own},
             umask=umask(),
             warm=may_fork(self.job, name, self._backend.environment),
         )

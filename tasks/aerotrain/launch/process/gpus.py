@@ -36,7 +36,7 @@ def divided(job: Job, gpus: Sequence[str]) -> dict[ReplicaName, dict[str, str]]:
         return {}
     counts = {name: job.replica(name.role).resources.gpu for name in job.names()}
     if not any(counts.values()):
-        trainers = job.trainers()
+        trainers = [name for name in job.names() if job.trains(name.role)]
         counts = dict.fromkeys(trainers, max(1, len(gpus) // len(trainers)))
     needed = sum(counts.values())
     if needed > len(gpus):
