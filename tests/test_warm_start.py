@@ -111,7 +111,7 @@ def _run_one(root: Path, described: Job, *, warm: bool) -> Any:
     supervisor = SupervisorClient(folder, *HOW, server if warm else None)
     asyncio.run(supervisor.start_supervisor(warm=warm))
     group = process_launcher(root, HOW[1], "try-1")._backend.group(folder)  # type: ignore[attr-defined]
-    start = replace(group._start_of(CHIEF, 0), warm=warm)
+    start = replace(group._start_of(CHIEF, 0, {}), warm=warm)
     supervisor.start([start], [])
     while supervisor.records()["chief"]["running"]:
         time.sleep(0.01)
