@@ -13,6 +13,7 @@ from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job
 from aerotrain.launch.process.backend import ProcessBackend
 from aerotrain.launch.process.gpus import VISIBLE, divided, gpus_of
+from aerotrain_airflow.kubernetes.plan import PodSettings, plan_pods
 
 
 def job(strategy: str, gpus: dict[str, int] | None = None, **counts: int) -> Job:
@@ -25,7 +26,7 @@ def job(strategy: str, gpus: dict[str, int] | None = None, **counts: int) -> Job
         {
             "name": "train-1",
             "module": "aerotrain.training.train",
-            "store": "file:///store",
+            "store": "s3://store",
             "run": "run",
             "task": "train",
             "strategy": strategy,
@@ -36,6 +37,9 @@ def job(strategy: str, gpus: dict[str, int] | None = None, **counts: int) -> Job
 
 
 PS = {"worker": 2, "ps": 1}
+
+#: A variable of a pod without GPUs.
+HIDDEN = str({"name": VISIBLE, "value": "-1"})
 
 
 @pytest.mark.parametrize(
@@ -125,3 +129,5 @@ def test_what_serves_or_evaluates_sees_no_gpu_unless_it_asks_for_one(
         if replica_environment(made, name, addresses, "1").get(VISIBLE) == "-1"
     ]
     assert found == hidden.split()
+    pods = plan_pods(made, "1", PodSettings(namespace="aerotrain", image="image")).pods
+    assert [pod["spec"]["hostname"] for pod in pods if HIDDEN in str(pod)] == found

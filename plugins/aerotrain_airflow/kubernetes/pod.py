@@ -5,7 +5,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
-from aerotrain.contract.environment import Variable
+from aerotrain.contract.environment import Variable, role_environment
 from aerotrain.contract.errors import TERMINATION_LOG, SpecError, TerminationMessage
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Resources
@@ -216,7 +216,10 @@ def _reserved(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSetting
         Variable.ROLE.value: replica.role.value,
         Variable.ATTEMPT.value: attempt,
         # Kubernetes would replace $(NAME) by another variable.
-        **{name: text.replace("$", "$$") for name, text in replica.environment.items()},
+        **{
+            name: text.replace("$", "$$")
+            for name, text in role_environment(job, replica.role).items()
+        },
     }
     sources = {
         Variable.JOB.value: {"configMapKeyRef": {"name": job.name, "key": "job.json"}},

@@ -83,17 +83,13 @@ def replica_environment(
 ) -> dict[str, str]:
     """The variables that describe a replica; a launcher adds credentials to them.
 
-    The workers ``without`` take no part in the cluster. A replica that neither trains nor asks for
-    a GPU sees none: TensorFlow would take the memory of all.
+    The workers ``without`` take no part in the cluster.
 
     A launcher may add HEARTBEAT, whose default is ``heartbeat`` in the working directory, and
     TERMINATION_LOG, whose default is the file that Kubernetes reads.
     """
-    own = job.replica(replica.role)
-    sees_gpus = own.resources.gpu or job.trains(replica.role)
     return {
-        **({} if sees_gpus else {"CUDA_VISIBLE_DEVICES": "-1"}),
-        **own.environment,
+        **role_environment(job, replica.role),
         Variable.JOB: job.to_json(),
         Variable.CLUSTER: json.dumps(cluster_of(job, addresses), sort_keys=True),
         Variable.ROLE: replica.role.value,
@@ -102,6 +98,16 @@ def replica_environment(
         Variable.RESTARTS: str(restarts),
         **without_variable(without),
     }
+
+
+def role_environment(job: Job, role: Role) -> dict[str, str]:
+    """The variables that are equal for all replicas of a role.
+
+    A role that neither trains nor asks for a GPU sees none, as TensorFlow would take its memory.
+    """
+    own = job.replica(role)
+    sees_gpus = own.resources.gpu or job.trains(role)
+    return {**({} if sees_gpus else {"CUDA_VISIBLE_DEVICES": "-1"}), **own.environment}
 
 
 def without_variable(without: Iterable[ReplicaName]) -> dict[str, str]:
